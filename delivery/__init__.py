@@ -1,0 +1,11 @@
+"""What happens to one event, in reading order:
+
+`model`            the values everything else talks about
+`policy`           what to do with them: pure
+`ports`            what is needed from the world
+`fanout`           source topics → one queue per endpoint, in transactions
+`intake`           which queues are ours; `tenure` and `mailbox` are what a loop gets of one
+`loop`             one endpoint's loop: decides, obeys, reports
+`settle`           the only code that completes an offset
+`adapters`         Kafka, HTTP, metrics
+"""

@@ -1,0 +1,1 @@
+"""The only importers of aiokafka, httpx, aiohttp, redis and prometheus_client. They report facts and never judge."""

@@ -1,0 +1,115 @@
+"""What a person's command asks of Kafka: settings of brokers, and what waits in a partition."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError
+
+from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.model import Partition
+from delivery.ports import Unreachable
+
+ANSWER_S: Final = 15.0
+COUNT_S: Final = 3.0
+_POLL_MS: Final = 200
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Edges:
+    """The first offset that a partition still has, and the one behind the last record of a finished transaction."""
+
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Brokers by id, each with those of its settings that were asked for and that it tells."""
+
+    brokers: Mapping[int, Mapping[str, str]]
+
+
+async def cluster(connection: KafkaConnection, names: Collection[str]) -> Cluster:
+    """The brokers and these settings of theirs. Not being allowed to see settings is no error. Raises Unreachable."""
+    async with _open(connection.admin(), "close") as admin, _answering():
+        ids = [int(broker["node_id"]) for broker in (await admin.describe_cluster())["brokers"]]
+        asked = [ConfigResource(ConfigResourceType.BROKER, str(n), configs=dict.fromkeys(names)) for n in ids]
+        found: dict[int, dict[str, str]] = {node: {} for node in ids}
+        for answer in await admin.describe_configs(asked):
+            for error_code, _message, _kind, name, entries in answer.resources:
+                if not error_code:
+                    found[int(name)] = {entry[0]: entry[1] for entry in entries if entry[1] is not None}
+        return Cluster(brokers=found)
+
+
+async def edges(connection: KafkaConnection, partitions: Collection[Partition]) -> dict[Partition, Edges]:
+    """First and end offsets of existing partitions. Raises Unreachable."""
+    if not partitions:
+        return {}
+    asked = [TopicPartition(*partition) for partition in partitions]
+    async with _open(connection.reader(), "stop") as consumer, _answering():
+        starts, ends = await asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
+        return {p: Edges(start=starts[TopicPartition(*p)], end=ends[TopicPartition(*p)]) for p in partitions}
+
+
+async def count(connection: KafkaConnection, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
+    """How many records really stand from the first to before the second offset, by reading them.
+
+    Every transaction ends with a marker that has an offset of its own, so the difference of two offsets counts
+    more than there is. Partitions that cannot be read to their end in time are left out. Raises Unreachable.
+    """
+    if not ranges:
+        return {}
+    async with _open(connection.reader(), "stop") as consumer:
+        consumer.assign([TopicPartition(*partition) for partition in ranges])
+        for partition, (first, _) in ranges.items():
+            consumer.seek(TopicPartition(*partition), first)
+        found = dict.fromkeys(ranges, 0)
+        left = set(ranges)
+        with contextlib.suppress(TimeoutError, KafkaError):
+            async with asyncio.timeout(COUNT_S):
+                while left:
+                    await _count_some(consumer, ranges, found, left)
+        return {partition: number for partition, number in found.items() if partition not in left}
+
+
+async def _count_some(
+    consumer: AIOKafkaConsumer,
+    ranges: Mapping[Partition, tuple[int, int]],
+    found: dict[Partition, int],
+    left: set[Partition],
+) -> None:
+    for key, records in (await consumer.getmany(timeout_ms=_POLL_MS)).items():
+        partition = Partition(key.topic, key.partition)
+        found[partition] += sum(record.offset < ranges[partition][1] for record in records)
+    for partition in list(left):
+        if await consumer.position(TopicPartition(*partition)) >= ranges[partition][1]:
+            consumer.pause(TopicPartition(*partition))
+            left.discard(partition)
+
+
+@contextlib.asynccontextmanager
+async def _open(client: Any, closing: str) -> AsyncIterator[Any]:
+    try:
+        async with _answering():
+            await client.start()
+        yield client
+    finally:
+        with contextlib.suppress(KafkaError, TimeoutError, OSError):
+            await asyncio.wait_for(getattr(client, closing)(), ANSWER_S)
+
+
+@contextlib.asynccontextmanager
+async def _answering() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            yield
+    except (KafkaError, TimeoutError, OSError, AssertionError) as error:
+        raise Unreachable(f"Kafka: {type(error).__name__}") from error

@@ -1,0 +1,158 @@
+"""Membership of a consumer group: says what is ours and commits for it; reads nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaError
+
+from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.adapters.kafka_topics import KafkaTopics
+from delivery.model import Partition
+from delivery.ports import Clock, CommitRefused
+
+log = structlog.get_logger(__name__)
+
+# Past max_poll_interval_ms without a poll the client leaves the group, although there is nothing to read.
+POLL_S = 0.2
+LEAVE_S = 5.0
+# Topic names of up to 249 characters: an OffsetCommit request stays under 400 KiB.
+COMMIT_CHUNK = 1_000
+
+
+class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
+    """`delivery.ports.Member` on aiokafka.
+
+    `before_rebalance` is awaited in the revoke callback; it must end by itself within about two seconds.
+    """
+
+    def __init__(self, connection: KafkaConnection, topics: KafkaTopics, group: str, clock: Clock) -> None:
+        self._connection = connection
+        self._topics_client = topics
+        self._group = group
+        self._clock = clock
+        self._consumer: AIOKafkaConsumer | None = None
+        self._poll: asyncio.Task[None] | None = None
+        self._topics: frozenset[str] = frozenset()
+        self._proof = float("-inf")
+        self._changed = asyncio.Event()
+        self.before_rebalance: Callable[[], Awaitable[None]] | None = None
+        self.assigned: frozenset[Partition] = frozenset()
+        self.epoch = 0
+        self.settled_in = False
+        self._lapsed = False
+
+    async def start(self) -> None:
+        """Connect. The group is joined with the first `subscribe`."""
+        self._consumer = self._connection.member(self._group)
+        await self._consumer.start()
+        self._watch_heartbeats(self._consumer)
+        self._poll = asyncio.create_task(self._keep_polling(self._consumer), name=f"member {self._group}")
+
+    async def stop(self) -> None:
+        """Leave the group, so that others take over at once."""
+        self.settled_in = False
+        if self._poll is not None:
+            self._poll.cancel()
+            await asyncio.wait([self._poll])
+        if self._consumer is not None:
+            try:
+                await asyncio.wait_for(self._consumer.stop(), LEAVE_S)
+            except (KafkaError, TimeoutError) as error:
+                log.warning("leaving the group failed", group=self._group, error=type(error).__name__)
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """Join, or join again, for these topics; they must exist."""
+        wanted = frozenset(topics)
+        if self._consumer is None or not wanted or wanted == self._topics:
+            return
+        self._topics = wanted
+        self._consumer.subscribe(sorted(wanted), listener=self)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """What is subscribed now."""
+        return self._topics
+
+    def proven(self) -> bool:
+        """A heartbeat or commit was answered recently enough for the broker not to have expelled us since."""
+        return self._clock.monotonic() - self._proof <= self._connection.proof_s
+
+    def lapsed(self) -> bool:
+        """Proof was missing when the latest assignment came."""
+        return self._lapsed
+
+    async def next_assignment(self, seen_epoch: int) -> None:
+        """Wait until an assignment newer than `seen_epoch` is there."""
+        while self.epoch <= seen_epoch:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        """The group rebalances: no commit is started from here until the next assignment."""
+        if self.before_rebalance is not None and self.settled_in:
+            await self.before_rebalance()
+        self.settled_in = False
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        """Only note it: heartbeats stop while this runs."""
+        if self._consumer is None:
+            return
+        for partition in assigned:
+            # A position saves the client a look-up; nothing is read, since the partition is paused.
+            self._consumer.seek(partition, 0)
+            self._consumer.pause(partition)
+        self._lapsed = not self.proven()
+        self._proof = self._clock.monotonic()
+        self.assigned = frozenset(Partition(p.topic, p.partition) for p in assigned)
+        self.epoch += 1
+        self.settled_in = True
+        self._changed.set()
+
+    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+        """Commit for partitions of the present assignment. Raises CommitRefused."""
+        if self._consumer is None or not self.settled_in:
+            raise CommitRefused("the group is rebalancing")
+        entries = list(offsets.items())
+        for start in range(0, len(entries), COMMIT_CHUNK):
+            chunk = {TopicPartition(*p): offset for p, offset in entries[start : start + COMMIT_CHUNK]}
+            try:
+                # Not longer: a commit that aiokafka retries over a rebalance would go out with the new
+                # generation and overwrite what the new owner has committed.
+                await asyncio.wait_for(self._consumer.commit(chunk), timeout_s)
+            except (KafkaError, TimeoutError) as error:
+                raise CommitRefused(type(error).__name__) from error
+            self._proof = self._clock.monotonic()
+
+    async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int | None]:
+        """The group's committed offsets. Raises Unreachable."""
+        # Not through the group's own connection: there it would queue behind a JoinGroup.
+        return await self._topics_client.committed(self._group, partitions)
+
+    async def _keep_polling(self, consumer: AIOKafkaConsumer) -> None:
+        while True:
+            if not self._topics:
+                await asyncio.sleep(POLL_S)
+                continue
+            try:
+                await consumer.getmany(timeout_ms=int(POLL_S * 1000))
+            except (KafkaError, AssertionError) as error:
+                log.warning("group member", group=self._group, error=type(error).__name__)
+                await asyncio.sleep(POLL_S)
+
+    def _watch_heartbeats(self, consumer: AIOKafkaConsumer) -> None:
+        """Note when a heartbeat is answered: aiokafka tells nobody, and only an answer proves membership."""
+        coordinator = consumer._coordinator
+        heartbeat = coordinator._do_heartbeat
+
+        async def watched() -> bool:
+            sent = self._clock.monotonic()
+            answered = bool(await heartbeat())
+            if answered:
+                self._proof = max(self._proof, sent)
+            return answered
+
+        coordinator._do_heartbeat = watched

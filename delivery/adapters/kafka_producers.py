@@ -1,0 +1,128 @@
+"""Writing: dead letters one by one and acknowledged, fan-out batches in transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLargeError, ProducerFenced
+
+from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.model import OutgoingRecord, Partition
+from delivery.naming import fanout_transactional_id
+from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, Fenced, Unreachable
+
+WRITE_TIMEOUT_S = 5.0
+CLOSE_S = 2.0
+# A fan-out that dies holds up the readers of every queue it wrote to, until its transaction is aborted.
+TRANSACTION_TIMEOUT_S = 6.0
+START_S = 15.0
+
+
+class KafkaDeadLetters:
+    """`delivery.ports.DeadLetters` on one shared producer.
+
+    `exists` is asked before each write, since a send to a missing topic would wait for its whole time limit;
+    `limit_bytes` looks up a topic's `max.message.bytes`.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        exists: Callable[[str], Awaitable[bool]],
+        limit_bytes: Callable[[str], Awaitable[int | None]],
+    ) -> None:
+        self._connection = connection
+        self._producer: AIOKafkaProducer | None = None
+        self._exists = exists
+        self._limit_bytes = limit_bytes
+
+    async def start(self) -> None:
+        """Connect."""
+        self._producer = self._connection.producer(WRITE_TIMEOUT_S)
+        await self._producer.start()
+
+    async def stop(self) -> None:
+        """Flush and disconnect."""
+        if self._producer is not None:
+            await self._producer.stop()
+
+    async def limit_bytes(self, topic: str) -> int | None:
+        """The topic's limit; None when it is not known."""
+        return await self._limit_bytes(topic)
+
+    async def write(self, record: OutgoingRecord) -> None:
+        """Write it and wait for the acknowledgement."""
+        if self._producer is None:
+            raise DeadLetterUnwritable("not connected to Kafka")
+        try:
+            async with asyncio.timeout(2 * WRITE_TIMEOUT_S):
+                if not await self._exists(record.topic):
+                    raise DeadLetterUnwritable(f"topic {record.topic} does not exist")
+                await (await _send(self._producer, record))
+        except MessageSizeTooLargeError as error:
+            raise DeadLetterTooLarge(f"larger than topic {record.topic} allows") from error
+        except (KafkaError, TimeoutError, Unreachable) as error:
+            raise DeadLetterUnwritable(f"topic {record.topic}: {type(error).__name__}") from error
+
+
+class KafkaLaneProducer:
+    """`delivery.ports.LaneProducer`: after any error it is good for nothing but `close`."""
+
+    def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
+        self._producer = producer
+        self._group = group
+
+    async def write(self, records: Sequence[OutgoingRecord], offsets: Mapping[Partition, int]) -> None:
+        """One transaction: the records and the source offsets."""
+        # Not as a context manager: its exit swallows a cancellation and aborts with an assertion when fenced.
+        try:
+            await self._producer.begin_transaction()
+            futures = [await _send(self._producer, record) for record in records]
+            if futures:
+                await asyncio.gather(*futures)
+            await self._producer.send_offsets_to_transaction(
+                {TopicPartition(*p): offset for p, offset in offsets.items()}, self._group
+            )
+            await self._producer.commit_transaction()
+        except (ProducerFenced, InvalidProducerEpoch) as error:
+            raise Fenced from error
+
+    async def close(self) -> None:
+        """Stop; an open transaction is aborted by the next producer with this id."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._producer.stop(), CLOSE_S)
+
+
+class KafkaLaneProducers:
+    """`delivery.ports.LaneProducers`."""
+
+    def __init__(self, connection: KafkaConnection, prefix: str, group: str) -> None:
+        self._connection = connection
+        self._prefix = prefix
+        self._group = group
+
+    async def start(self, partition: Partition) -> KafkaLaneProducer:
+        """Fences and aborts the former owner's. Raises KafkaError or TimeoutError."""
+        producer = self._connection.transactional(
+            fanout_transactional_id(self._prefix, partition.topic, partition.partition), TRANSACTION_TIMEOUT_S
+        )
+        try:
+            await asyncio.wait_for(producer.start(), START_S)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(producer.stop(), CLOSE_S)
+            raise
+        return KafkaLaneProducer(producer, self._group)
+
+
+async def _send(producer: AIOKafkaProducer, record: OutgoingRecord) -> asyncio.Future[object]:
+    value = record.value
+    if value is None and record.key is None:
+        # aiokafka refuses a record with neither; an empty value says the same to an endpoint.
+        value = b""
+    return await producer.send(  # type: ignore[no-any-return]
+        record.topic, value, key=record.key, partition=0, headers=list(record.headers)
+    )

@@ -1,0 +1,185 @@
+"""Reads partitions into mailboxes: one consumer without a group for everything that this worker owns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+
+from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.mailbox import Mailbox
+from delivery.model import Partition
+from delivery.ports import Unreachable
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 0.2
+OFFSETS_TIMEOUT_S = 10.0
+
+
+class KafkaReader:
+    """`delivery.ports.Reader` on aiokafka.
+
+    A mailbox above `mailbox_records` is paused and resumed at half; so is every filled one while all of them
+    together weigh more than `buffer_bytes`. `on_gap(partition, wanted, found)` is told when records were gone
+    before they were read, or when the topic is another one than it was.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        mailbox_records: int,
+        buffer_bytes: int,
+        on_gap: Callable[[Partition, int, int], None],
+    ) -> None:
+        self._connection = connection
+        self._mailbox_records = mailbox_records
+        self._buffer_bytes = buffer_bytes
+        self._on_gap = on_gap
+        self._consumer: AIOKafkaConsumer | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._boxes: dict[Partition, Mailbox] = {}
+        self._changed = False
+        self._any = asyncio.Event()
+        self.bytes = 0
+
+    async def start(self) -> None:
+        """Connect and begin to read whatever is opened."""
+        self._consumer = self._connection.reader()
+        await self._consumer.start()
+        self._reading = asyncio.create_task(self._read(self._consumer), name="reader")
+
+    async def stop(self) -> None:
+        """Stop reading."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def oldest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The logs' first offsets. Raises Unreachable."""
+        return await self._edges(partitions, newest=False)
+
+    async def newest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The logs' end offsets. Raises Unreachable."""
+        return await self._edges(partitions, newest=True)
+
+    def open(self, partition: Partition, offset: int) -> Mailbox:
+        """Read from `offset` on."""
+        mailbox = Mailbox(partition, offset, self._drained)
+        self._boxes[partition] = mailbox
+        self._change()
+        return mailbox
+
+    def close(self, mailbox: Mailbox) -> None:
+        """Forget the mailbox and what is in it."""
+        self.bytes -= mailbox.close()
+        if self._boxes.get(mailbox.partition) is mailbox:
+            del self._boxes[mailbox.partition]
+            self._change()
+
+    def _change(self) -> None:
+        # Many partitions come and go together; one assignment serves them all.
+        if not self._changed:
+            self._changed = True
+            asyncio.get_running_loop().call_soon(self._assign)
+
+    def _assign(self) -> None:
+        self._changed = False
+        consumer = self._consumer
+        if consumer is None:
+            return
+        consumer.assign([TopicPartition(*p) for p in self._boxes])
+        for partition, mailbox in self._boxes.items():
+            # assign() forgets positions and pauses.
+            consumer.seek(TopicPartition(*partition), mailbox.next_offset)
+            if mailbox.paused:
+                consumer.pause(TopicPartition(*partition))
+        if self._boxes:
+            self._any.set()
+        else:
+            self._any.clear()
+
+    def _drained(self, mailbox: Mailbox, freed: int) -> None:
+        over = self.bytes > self._buffer_bytes
+        self.bytes -= freed
+        if mailbox.paused and len(mailbox) <= self._mailbox_records // 2 and self.bytes <= self._buffer_bytes:
+            self._resume(mailbox)
+        if over and self.bytes <= self._buffer_bytes // 2:
+            for other in self._boxes.values():
+                if other.paused and len(other) <= self._mailbox_records // 2:
+                    self._resume(other)
+
+    def _resume(self, mailbox: Mailbox) -> None:
+        mailbox.paused = False
+        if self._consumer is not None and not self._changed and self._boxes.get(mailbox.partition) is mailbox:
+            self._consumer.resume(TopicPartition(*mailbox.partition))
+
+    async def _read(self, consumer: AIOKafkaConsumer) -> None:
+        while True:
+            await self._any.wait()
+            try:
+                batches = await consumer.getmany(timeout_ms=int(POLL_S * 1000))
+            except OffsetOutOfRangeError as error:
+                for topic_partition, wanted in error.args[0].items():
+                    await self._reposition(Partition(*topic_partition), wanted)
+                continue
+            except (KafkaError, AssertionError) as error:
+                log.warning("reading failed", error=type(error).__name__)
+                await asyncio.sleep(POLL_S)
+                continue
+            for topic_partition, records in batches.items():
+                mailbox = self._boxes.get(Partition(*topic_partition))
+                if mailbox is not None:
+                    self._fill(consumer, mailbox, records)
+                    # Past what closes a transaction: otherwise a finished queue would show a lag of one for ever.
+                    mailbox.advance(await consumer.position(topic_partition))
+
+    def behind(self, mailbox: Mailbox) -> int:
+        """Records that the partition has beyond what the owner is done with, as far as the last fetch told."""
+        if self._consumer is None or self._changed or self._boxes.get(mailbox.partition) is not mailbox:
+            return len(mailbox)
+        end = self._consumer.highwater(TopicPartition(*mailbox.partition)) or 0
+        return len(mailbox) + max(0, end - mailbox.next_offset)
+
+    def _fill(self, consumer: AIOKafkaConsumer, mailbox: Mailbox, records: list) -> None:  # type: ignore[type-arg]
+        self.bytes += mailbox.put(records)
+        full = len(mailbox) >= self._mailbox_records or self.bytes > self._buffer_bytes
+        if full and not mailbox.paused and not self._changed:
+            mailbox.paused = True
+            consumer.pause(TopicPartition(*mailbox.partition))
+
+    async def _reposition(self, partition: Partition, wanted: int) -> None:
+        """Go on at the oldest record there is: never from the newest, and never in silence."""
+        mailbox = self._boxes.get(partition)
+        if mailbox is None or mailbox.next_offset != wanted:
+            return
+        try:
+            found = (await self.oldest([partition]))[partition]
+        except Unreachable:
+            await asyncio.sleep(POLL_S)
+            found = wanted
+        if self._boxes.get(partition) is not mailbox or self._consumer is None:
+            return
+        if found != wanted:
+            self._on_gap(partition, wanted, found)
+            mailbox.next_offset = found
+        if not self._changed:
+            self._consumer.seek(TopicPartition(*partition), mailbox.next_offset)
+
+    async def _edges(self, partitions: Collection[Partition], *, newest: bool) -> dict[Partition, int]:
+        if self._consumer is None:
+            raise Unreachable("not connected to Kafka")
+        if not partitions:
+            return {}
+        look_up = self._consumer.end_offsets if newest else self._consumer.beginning_offsets
+        try:
+            found = await asyncio.wait_for(look_up([TopicPartition(*p) for p in partitions]), OFFSETS_TIMEOUT_S)
+        except (KafkaError, TimeoutError) as error:
+            raise Unreachable(f"Kafka: {type(error).__name__}") from error
+        return {Partition(p.topic, p.partition): int(offset) for p, offset in found.items()}

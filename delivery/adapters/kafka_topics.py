@@ -1,0 +1,120 @@
+"""Looking at topics and offsets, and creating our own topics. Existence is only ever asked with a list of all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Collection, Sequence
+from typing import TypeVar
+
+import structlog
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError, for_code
+
+from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.model import Partition
+from delivery.ports import Unreachable
+from delivery.topics import TopicFound, TopicWanted
+
+log = structlog.get_logger(__name__)
+Result = TypeVar("Result")
+
+ADMIN_TIMEOUT_S = 15.0
+TOPIC_ALREADY_EXISTS = 36
+
+
+class KafkaTopics:
+    """One admin client for the whole process. All methods raise Unreachable when Kafka does not answer."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+        self._client: AIOKafkaAdminClient | None = None
+
+    async def start(self) -> None:
+        """Connect."""
+        client = self._connection.admin()
+        await _answered(client.start())
+        self._client = client
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def names(self) -> frozenset[str]:
+        """The topics that exist. Creates none, unlike a request that names them."""
+        return frozenset(await _answered(self._admin().list_topics()))
+
+    async def describe(self, names: Collection[str]) -> dict[str, TopicFound]:
+        """Partitions and settings of existing topics. Names must come from `names`."""
+        if not names:
+            return {}
+        wanted = sorted(names)
+        described = await _answered(self._admin().describe_topics(wanted))
+        configs = await self._configs(wanted)
+        found: dict[str, TopicFound] = {}
+        for topic in described:
+            partitions = topic["partitions"]
+            if topic["error_code"] or not partitions:
+                continue
+            found[topic["topic"]] = TopicFound(
+                name=topic["topic"],
+                partitions=len(partitions),
+                replication_factor=min(len(p["replicas"]) for p in partitions),
+                configs=configs.get(topic["topic"], {}),
+            )
+        return found
+
+    async def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+        found: dict[str, dict[str, str]] = {}
+        for answer in await _answered(self._admin().describe_configs(resources)):
+            for error_code, _message, _kind, name, entries in answer.resources:
+                if not error_code:
+                    found[name] = {entry[0]: entry[1] for entry in entries}
+        return found
+
+    async def create(self, wanted: Collection[TopicWanted]) -> dict[str, str]:
+        """Create topics; returns the error text of each that could not be created. An existing one is no error."""
+        if not wanted:
+            return {}
+        topics = [
+            NewTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                topic_configs=dict(topic.configs),
+            )
+            for topic in wanted
+        ]
+        answer = await _answered(self._admin().create_topics(topics))
+        return {
+            entry[0]: f"{for_code(entry[1]).__name__}: {entry[2] or ''}".rstrip(": ")
+            for entry in answer.topic_errors
+            if entry[1] not in (0, TOPIC_ALREADY_EXISTS)
+        }
+
+    async def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int | None]:
+        """The group's committed offsets; None where there is none."""
+        if not partitions:
+            return {}
+        wanted = [TopicPartition(*p) for p in partitions]
+        found = await _answered(self._admin().list_consumer_group_offsets(group, partitions=wanted))
+        answer: dict[Partition, int | None] = {}
+        for partition in partitions:
+            entry = found.get(TopicPartition(*partition))
+            answer[partition] = entry.offset if entry is not None and entry.offset >= 0 else None
+        return answer
+
+    def _admin(self) -> AIOKafkaAdminClient:
+        if self._client is None:
+            raise Unreachable("not connected to Kafka")
+        return self._client
+
+
+async def _answered(call: Awaitable[Result]) -> Result:
+    try:
+        return await asyncio.wait_for(call, ADMIN_TIMEOUT_S)
+    except (KafkaError, TimeoutError, OSError, AssertionError) as error:
+        raise Unreachable(f"Kafka: {type(error).__name__}") from error

@@ -1,0 +1,123 @@
+"""Which queues are ours: takes over what an assignment gives, lets go of what it takes, and keeps the rest going."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from delivery.model import Endpoint, Partition
+from delivery.ports import CommitRefused, Ledger, Member, Reader, Unreachable
+from delivery.settle import CommitPump
+from delivery.tenure import Tenure
+
+log = structlog.get_logger(__name__)
+
+PROOF_COMMIT_S = 3.0
+RETRY_S = 0.2
+
+
+class Intake:
+    """Holds a tenure for each owned queue. `on_ready` is told when a loop may start, `on_lost` when it must end.
+
+    A rebalance interrupts nothing: everything goes on until the new assignment is there.
+    """
+
+    def __init__(
+        self,
+        *,
+        member: Member,
+        reader: Reader,
+        pump: CommitPump,
+        ledger: Ledger,
+        queues: Mapping[str, Endpoint],
+        on_ready: Callable[[Tenure], None],
+        on_lost: Callable[[Tenure], None],
+    ) -> None:
+        self._member = member
+        self._reader = reader
+        self._pump = pump
+        self._ledger = ledger
+        self._queues = queues
+        self._on_ready = on_ready
+        self._on_lost = on_lost
+        self._taking: set[asyncio.Task[None]] = set()
+        self.tenures: dict[Partition, Tenure] = {}
+
+    async def run(self) -> None:
+        """Follow the assignments for ever."""
+        seen = 0
+        while True:
+            await self._member.next_assignment(seen)
+            seen = self._member.epoch
+            await self._follow(seen)
+
+    async def _follow(self, epoch: int) -> None:
+        assigned = self._member.assigned
+        kept = await self._kept()
+        for partition, tenure in list(self.tenures.items()):
+            if partition not in assigned or (tenure.ready and partition not in kept):
+                self._lose(tenure)
+        for partition in assigned:
+            endpoint = self._queues.get(partition.topic)
+            # A queue is its partition 0; one that has more is not subscribed.
+            if endpoint is None or partition.partition != 0 or partition in self.tenures:
+                continue
+            self.tenures[partition] = Tenure(partition, endpoint)
+        waiting = [tenure for tenure in self.tenures.values() if not tenure.ready]
+        if waiting:
+            task = asyncio.create_task(self._take_over(waiting, epoch), name=f"take over, epoch {epoch}")
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
+
+    async def _kept(self) -> frozenset[Partition]:
+        """What was ours all the time: a worker that was frozen and expelled is no owner of what it still holds."""
+        if self._member.lapsed():
+            return frozenset()
+        ready = {p.topic: t.token for p, t in self.tenures.items() if t.ready}
+        held = await self._ledger.still_held(ready)
+        return frozenset(p for p in self.tenures if p.topic in held)
+
+    def _lose(self, tenure: Tenure) -> None:
+        del self.tenures[tenure.partition]
+        self._pump.forget(tenure.partition)
+        tenure.lose()
+        if tenure.mailbox is not None:
+            self._reader.close(tenure.mailbox)
+        if tenure.ready:
+            self._on_lost(tenure)
+
+    async def _take_over(self, tenures: Sequence[Tenure], epoch: int) -> None:
+        """Draw tokens, then prove by one commit that Kafka agrees, then read. A newer assignment starts over."""
+        while self._member.epoch == epoch:
+            try:
+                starts = await self._starts([t.partition for t in tenures])
+                for tenure in tenures:
+                    taken = await self._ledger.take_over(tenure.partition.topic)
+                    tenure.token, tenure.standing = taken.token, taken.standing
+                await self._member.commit(starts, PROOF_COMMIT_S)
+            except (CommitRefused, Unreachable) as error:
+                log.warning("taking over is delayed", queues=len(tenures), error=str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            if self._member.epoch != epoch:
+                return
+            for tenure in tenures:
+                if not tenure.lost:
+                    tenure.mailbox = self._reader.open(tenure.partition, starts[tenure.partition])
+                    tenure.ready = True
+                    self._on_ready(tenure)
+            return
+
+    async def _starts(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Where each queue goes on; a new one at its oldest record."""
+        committed = await self._member.committed(partitions)
+        unknown = [partition for partition in partitions if committed[partition] is None]
+        oldest = await self._reader.oldest(unknown)
+        return {p: offset if offset is not None else oldest[p] for p, offset in committed.items()}
+
+    def stop(self) -> None:
+        """Tell every loop to finish what it has sent and to send no more."""
+        for tenure in self.tenures.values():
+            tenure.stop()

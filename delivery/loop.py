@@ -1,0 +1,263 @@
+"""One endpoint's loop: oldest record first, one request at a time, until it has to end. It decides nothing itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import assert_never
+
+import structlog
+
+from delivery.model import (
+    Answer,
+    Delivered,
+    Delivery,
+    Halted,
+    HaltReason,
+    LoopExit,
+    NotSent,
+    NotSentKind,
+    Reply,
+    Retry,
+    Unsendable,
+)
+from delivery.policy import classify, decide
+from delivery.policy.dead_letter import AttemptFacts
+from delivery.policy.decide import Attempted
+from delivery.policy.event import read_delivery
+from delivery.policy.halting import halted, started
+from delivery.policy.request import RequestMaker
+from delivery.policy.standing import FRESH, Standing
+from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Send, WaitUntil
+from delivery.ports import (
+    Clock,
+    DeadLetterTooLarge,
+    DeadLetterUnwritable,
+    Keys,
+    KeyUnreadable,
+    Ledger,
+    Member,
+    Meter,
+    Sender,
+    TokenRefused,
+)
+from delivery.settle import Settle
+from delivery.tenure import Tenure
+
+log = structlog.get_logger(__name__)
+
+# Between two looks while Kafka has not confirmed that the queue is still ours.
+UNPROVEN_WAIT_S = 0.05
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What every loop of a worker shares. `chance` gives uniform numbers in [0, 1)."""
+
+    member: Member
+    sender: Sender
+    keys: Keys
+    settle: Settle
+    ledger: Ledger
+    meter: Meter
+    clock: Clock
+    chance: Callable[[], float] = random.random
+
+
+class DeliveryLoop:
+    """Runs once, from the start to its exit."""
+
+    def __init__(self, tenure: Tenure, maker: RequestMaker, surroundings: Surroundings) -> None:
+        self._tenure = tenure
+        self._endpoint = tenure.endpoint
+        self._maker = maker
+        self._around = surroundings
+        self._delivery: Delivery | None = None
+        self.waiting_until: float | None = None
+        self._remembered = tenure.standing
+
+    async def run(self) -> LoopExit:
+        """Deliver until stopped, revoked or halted. Errors of our own come out as they are."""
+        tenure = self._tenure
+        tenure.standing = started(tenure.standing)
+        while True:
+            step = decide.decide(tenure.standing, self._endpoint, self._around.clock.monotonic())
+            ended = tenure.exit()
+            # A stop does not leave an answered record unsettled; a lost queue is nobody's business here any more.
+            if ended is not None and (tenure.lost or isinstance(step, Next | Send | WaitUntil)):
+                return ended
+            match step:
+                case Next():
+                    await self._take()
+                case Send(timeout_s=timeout_s):
+                    await self._send(timeout_s)
+                case WaitUntil(at=at):
+                    await self._wait(at)
+                case Complete():
+                    self._around.settle.complete(tenure, self._in_hand())
+                    await self._done()
+                case DeadLetter():
+                    halt = await self._dead_letter()
+                    if halt is not None:
+                        return await self._halt(halt)
+                case Halt():
+                    return await self._halt(step)
+                case _ as never:
+                    assert_never(never)
+
+    async def _take(self) -> None:
+        mailbox = self._tenure.mailbox
+        if mailbox is None:
+            raise RuntimeError("a loop needs an open mailbox")
+        record = await mailbox.first()
+        if record is None:
+            return
+        self._delivery = read_delivery(record)
+        now, wall_s = self._around.clock.monotonic(), self._around.clock.wall()
+        self._tenure.standing = decide.take(self._tenure.standing, self._delivery, self._endpoint, now, wall_s)
+
+    def _in_hand(self) -> Delivery:
+        if self._delivery is None:
+            raise RuntimeError("no record in hand")
+        return self._delivery
+
+    async def _wait(self, at: float) -> None:
+        self.waiting_until = at
+        await self._tenure.wait(at - self._around.clock.monotonic())
+        self.waiting_until = None
+
+    async def _send(self, timeout_s: float) -> None:
+        tenure, around, endpoint = self._tenure, self._around, self._endpoint
+        if self._delivery is None:
+            # The record was in hand before this loop began; the mailbox still holds it.
+            await self._take()
+            return
+        if not around.member.proven():
+            await tenure.wait(UNPROVEN_WAIT_S)
+            return
+        started_at, wall_s = around.clock.monotonic(), around.clock.wall()
+        tenure.in_flight = True
+        try:
+            reply = await self._request(self._delivery, timeout_s, wall_s)
+        finally:
+            tenure.in_flight = False
+        if tenure.lost:
+            # Its outcome is the new owner's to find out.
+            return
+        verdict = classify.classify(reply, endpoint, around.clock.wall())
+        attempted = Attempted(
+            started_at=started_at,
+            started_wall_s=wall_s,
+            ended_at=around.clock.monotonic(),
+            reply=reply,
+            verdict=verdict,
+            unit=around.chance(),
+            spread_unit=around.chance(),
+        )
+        tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
+        self._count(attempted)
+        if not isinstance(verdict, Delivered):
+            await self._remember()
+
+    async def _request(self, delivery: Delivery, timeout_s: float, wall_s: float) -> Reply:
+        try:
+            keys = self._around.keys.of(self._endpoint)
+        except KeyUnreadable as error:
+            return NotSent(kind=NotSentKind.KEY_UNREADABLE, detail=str(error))
+        outgoing = self._maker.build(delivery, keys, wall_s)
+        if isinstance(outgoing, Unsendable):
+            return NotSent(kind=NotSentKind.INVALID_REQUEST, detail=outgoing.detail)
+        if outgoing.left_out:
+            self._around.meter.left_out(self._endpoint, outgoing.left_out)
+        return await self._around.sender.send(self._endpoint, outgoing, timeout_s)
+
+    async def _dead_letter(self) -> Halt | None:
+        tenure = self._tenure
+        if self._delivery is None:
+            await self._take()
+            return None
+        tenure.standing = decide.expired(tenure.standing)
+        progress = tenure.standing.in_hand
+        if progress is None or progress.reason is None:
+            raise RuntimeError("a dead letter needs a reason")
+        facts = AttemptFacts(
+            attempts=progress.requests,
+            waited_s=progress.waited_s,
+            first_attempt_wall_s=progress.first_wall_s,
+            last_attempt_wall_s=progress.last_wall_s,
+            last=progress.last,
+            detail=progress.detail,
+        )
+        try:
+            await self._around.settle.dead_letter(tenure, self._delivery, progress.reason, facts)
+        except DeadLetterTooLarge as error:
+            return Halt(reason=HaltReason.DEAD_LETTER_TOO_LARGE, detail=str(error))
+        except DeadLetterUnwritable as error:
+            return Halt(reason=HaltReason.DEAD_LETTER_UNWRITABLE, detail=str(error))
+        log.info(
+            "dead letter", **self._names(), reason=progress.reason, attempts=progress.requests, detail=progress.detail
+        )
+        await self._done()
+        return None
+
+    async def _done(self) -> None:
+        self._tenure.standing = decide.completed(self._tenure.standing)
+        self._delivery = None
+        if self._remembered is not FRESH:
+            await self._remember()
+
+    async def _halt(self, halt: Halt) -> LoopExit:
+        clock = self._around.clock
+        standing = halted(self._tenure.standing, self._endpoint, halt, clock.monotonic(), clock.wall())
+        self._tenure.standing = standing
+        await self._remember()
+        if standing.due_at is None:
+            raise RuntimeError("a halt needs a due time")
+        return Halted(reason=halt.reason, detail=halt.detail, due_at=standing.due_at)
+
+    async def _remember(self) -> None:
+        standing: Standing = self._tenure.standing
+        if standing == FRESH:
+            standing = FRESH
+        if standing == self._remembered:
+            return
+        self._remembered = standing
+        try:
+            await self._around.ledger.record(self._tenure.partition.topic, self._tenure.token, standing)
+        except TokenRefused:
+            self._tenure.lose()
+
+    def _count(self, attempted: Attempted) -> None:
+        meter, endpoint, reply = self._around.meter, self._endpoint, attempted.reply
+        seconds = attempted.ended_at - attempted.started_at
+        status_class = classify.status_class(reply)
+        if not isinstance(reply, NotSent):
+            meter.attempt(endpoint, reply, status_class, seconds)
+        if isinstance(attempted.verdict, Delivered):
+            meter.delivered(endpoint, max(0.0, self._around.clock.wall() - self._in_hand().event.time_ms / 1000))
+            return
+        if isinstance(attempted.verdict, Retry) and self._tenure.standing.in_hand is not None:
+            meter.retry(endpoint, status_class)
+        progress = self._tenure.standing.in_hand
+        log.info(
+            "attempt",
+            **self._names(),
+            status=reply.status if isinstance(reply, Answer) else None,
+            ended=status_class,
+            outcome=classify.outcome(reply),
+            error="" if isinstance(reply, Answer) else f"{reply.kind}: {reply.detail}",
+            attempt=progress.attempts if progress else 0,
+            fate=progress.fate if progress else "",
+            seconds=round(seconds, 4),
+            next_in_s=round(max(0.0, progress.next_at - attempted.ended_at), 3) if progress else 0,
+        )
+
+    def _names(self) -> dict[str, str]:
+        delivery = self._in_hand()
+        return {
+            "tenant": self._endpoint.tenant,
+            "endpoint": self._endpoint.name,
+            "webhook_id": delivery.event.id,
+            "queue": str(delivery.queue),
+        }

@@ -1,0 +1,64 @@
+"""How long a loop that ended by rule pauses, and what the next one begins with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from delivery.model import Endpoint, HaltReason
+from delivery.policy.standing import Fate, Progress, Standing
+from delivery.policy.steps import Halt
+
+
+def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_s: float) -> Standing:
+    """The standing of a loop that ended at `now`: when it starts again, and what it starts with.
+
+    Rejections pause for `pause_s`, lengthened by `growth` for each such halt since the last delivery; failing and held
+    endpoints double theirs. Never sooner than the endpoint asked.
+    """
+    pause_s = endpoint.halt.pause_s
+    changes: dict[str, int | float | None] = {}
+    match halt.reason:
+        case HaltReason.REJECTIONS:
+            pause_s = _lengthened(endpoint, endpoint.halt.growth, standing.rejection_pauses)
+            changes["rejection_pauses"] = standing.rejection_pauses + 1
+        case HaltReason.FAILING | HaltReason.HOLD:
+            pause_s = _lengthened(endpoint, 2.0, standing.pauses)
+            changes["pauses"] = standing.pauses + 1
+            changes["failing"] = 0
+        case _:
+            pass
+    if halt.reason is HaltReason.HOLD and standing.held_since is None:
+        changes["held_since"] = now
+    standing = dataclasses.replace(
+        standing,
+        streak=0,
+        gone=0,
+        halt=halt.reason,
+        halt_detail=halt.detail,
+        halted_wall_s=wall_s,
+        due_at=max(now + pause_s, standing.not_before),
+        in_hand=_kept(standing.in_hand),
+    )
+    return dataclasses.replace(standing, **changes)  # type: ignore[arg-type]
+
+
+def _lengthened(endpoint: Endpoint, growth: float, earlier: int) -> float:
+    limit = max(endpoint.halt.pause_s, endpoint.halt.max_s)
+    # 64 doublings are past every limit; a larger exponent would only overflow.
+    return min(limit, endpoint.halt.pause_s * growth ** min(earlier, 64))
+
+
+def _kept(progress: Progress | None) -> Progress | None:
+    """The record in hand as the next run finds it: a verdict stands, a hold begins a new run of attempts."""
+    if progress is None or progress.fate not in (Fate.HELD, Fate.OUR_FAULT):
+        return progress
+    if progress.fate is Fate.OUR_FAULT:
+        return dataclasses.replace(progress, fate=Fate.OPEN, detail="")
+    return dataclasses.replace(progress, fate=Fate.OPEN, attempts=0, next_at=0.0)
+
+
+def started(standing: Standing) -> Standing:
+    """The standing of a loop that begins: no halt in force, the counts as they were left."""
+    if standing.halt is None and standing.due_at is None:
+        return standing
+    return dataclasses.replace(standing, halt=None, halt_detail="", halted_wall_s=None, due_at=None)

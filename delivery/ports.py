@@ -1,0 +1,246 @@
+"""What the loops, the fan-out and the supervisor need from the world, as small protocols."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from delivery.mailbox import Mailbox
+from delivery.model import (
+    DeadLetterReason,
+    Endpoint,
+    FanoutResult,
+    HaltReason,
+    Outgoing,
+    OutgoingRecord,
+    Partition,
+    Reply,
+    SigningKey,
+    StatusClass,
+)
+from delivery.policy.standing import Standing
+
+
+class Clock(Protocol):
+    """Time and nothing else. Waits and due times use `monotonic`, texts and signatures `wall`."""
+
+    def monotonic(self) -> float:
+        """Seconds that never step, from an arbitrary start."""
+        ...
+
+    def wall(self) -> float:
+        """Unix time in seconds."""
+        ...
+
+
+class Sender(Protocol):
+    """Sends one request once and reports what happened; never judges, never repeats."""
+
+    async def send(self, endpoint: Endpoint, outgoing: Outgoing, timeout_s: float) -> Reply:
+        """POST it. `timeout_s` bounds everything: name resolution, connect, headers, body."""
+        ...
+
+
+class KeyUnreadable(Exception):
+    """An endpoint's signing keys cannot be had now; the text names the endpoint and the file, never a key."""
+
+
+class Keys(Protocol):
+    """The signing keys in force."""
+
+    def of(self, endpoint: Endpoint) -> tuple[SigningKey, ...]:
+        """Newest first. Raises KeyUnreadable."""
+        ...
+
+
+class DeadLetterUnwritable(Exception):
+    """Kafka did not take the dead letter (topic missing, not allowed, not reachable)."""
+
+
+class DeadLetterTooLarge(DeadLetterUnwritable):
+    """The dead letter is larger than its topic allows."""
+
+
+class DeadLetters(Protocol):
+    """The dead-letter topics."""
+
+    async def write(self, record: OutgoingRecord) -> None:
+        """Return when all replicas in sync have it. Raises DeadLetterUnwritable or DeadLetterTooLarge."""
+        ...
+
+    async def limit_bytes(self, topic: str) -> int | None:
+        """The largest record batch that the topic takes; None when it is not known."""
+        ...
+
+
+class Unreachable(Exception):
+    """Kafka did not answer, or not usefully; to be tried again later."""
+
+
+class CommitRefused(Exception):
+    """The offsets were not committed, or it is not known whether they were."""
+
+
+class Member(Protocol):
+    """One worker's membership of a consumer group: which partitions are ours, and the right to commit for them."""
+
+    @property
+    def assigned(self) -> frozenset[Partition]:
+        """What the latest assignment gave us."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Rises with every assignment."""
+        ...
+
+    @property
+    def settled_in(self) -> bool:
+        """False between revoke and assign, when no commit may be started."""
+        ...
+
+    def proven(self) -> bool:
+        """True when Kafka confirmed this membership recently enough for nobody else to own our partitions."""
+        ...
+
+    def lapsed(self) -> bool:
+        """True when proof was missing at the latest assignment: what we held then may have been another's."""
+        ...
+
+    async def next_assignment(self, seen_epoch: int) -> None:
+        """Return when `epoch` is above `seen_epoch`."""
+        ...
+
+    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+        """Commit the next offsets to read. Raises CommitRefused."""
+        ...
+
+    async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int | None]:
+        """The group's committed offsets; None where there is none."""
+        ...
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """Join (again) for these existing topics."""
+        ...
+
+
+class Reader(Protocol):
+    """Reads partitions into mailboxes, without any group."""
+
+    async def oldest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The first offset that each partition still has. Raises Unreachable."""
+        ...
+
+    async def newest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The offset that the next record of each partition will get. Raises Unreachable."""
+        ...
+
+    def open(self, partition: Partition, offset: int) -> Mailbox:
+        """Read from `offset` on into a new mailbox."""
+        ...
+
+    def close(self, mailbox: Mailbox) -> None:
+        """Stop reading into it and throw away what it holds."""
+        ...
+
+
+class Fenced(Exception):
+    """Another producer with the same transactional id has started: the partition is another lane's."""
+
+
+class LaneProducer(Protocol):
+    """One source partition's transactional producer."""
+
+    async def write(self, records: Sequence[OutgoingRecord], offsets: Mapping[Partition, int]) -> None:
+        """Write the records and commit the source offsets, all or nothing. Raises Fenced; after any error, close it."""
+        ...
+
+    async def close(self) -> None:
+        """Never raises and never waits long."""
+        ...
+
+
+class StartingPoints(Protocol):
+    """Where a lane begins to read its source partition."""
+
+    async def of(self, partition: Partition, producer: LaneProducer) -> int | None:
+        """The offset; None when it is not decided yet, and to be asked again. Raises Unreachable."""
+        ...
+
+
+class LaneProducers(Protocol):
+    """Makes producers for lanes."""
+
+    async def start(self, partition: Partition) -> LaneProducer:
+        """Fence any former owner of the partition, abort what it left open, and return the producer."""
+        ...
+
+
+class TokenRefused(Exception):
+    """A later owner has drawn a token: what a former one writes no longer counts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """What an owner finds: its token, how the endpoint stands, and whether the former owner let go in order."""
+
+    token: int
+    standing: Standing
+    clean: bool
+
+
+class Ledger(Protocol):
+    """What must outlive a loop about one queue. A healthy delivery never calls it."""
+
+    async def take_over(self, queue: str) -> TakenOver:
+        """Draw a token above all others given for this queue."""
+        ...
+
+    async def still_held(self, tokens: Mapping[str, int]) -> frozenset[str]:
+        """The queues among these whose latest token is the given one."""
+        ...
+
+    async def record(self, queue: str, token: int, standing: Standing) -> None:
+        """Remember. Raises TokenRefused."""
+        ...
+
+    async def release(self, queue: str, token: int, settled_offset: int | None) -> None:
+        """Let go in order: a successor may go on behind `settled_offset` at once."""
+        ...
+
+
+class Meter(Protocol):
+    """Counts what happens, for whoever watches."""
+
+    def attempt(self, endpoint: Endpoint, reply: Reply, status_class: StatusClass, seconds: float) -> None:
+        """One request ended."""
+        ...
+
+    def delivered(self, endpoint: Endpoint, end_to_end_s: float) -> None:
+        """One event was confirmed, this long after its source record was written."""
+        ...
+
+    def retry(self, endpoint: Endpoint, status_class: StatusClass) -> None:
+        """One more attempt is scheduled."""
+        ...
+
+    def dead_letter(self, endpoint: Endpoint, reason: DeadLetterReason) -> None:
+        """One dead letter was acknowledged by Kafka."""
+        ...
+
+    def halt(self, endpoint: Endpoint, reason: HaltReason) -> None:
+        """A loop ended by rule or crashed."""
+        ...
+
+    def left_out(self, endpoint: Endpoint, count: int) -> None:
+        """Forwarded header values that could not be sent as HTTP."""
+        ...
+
+    def fanned_out(self, result: FanoutResult, count: int) -> None:
+        """Source records were dealt with."""
+        ...
+
+    def lost(self, topic: str, count: int) -> None:
+        """Records that retention took before they were read."""
+        ...

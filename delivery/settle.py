@@ -1,0 +1,132 @@
+"""The only code that completes an offset, and the one pump that commits what is completed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from delivery.model import DeadLetterReason, Delivery, OutgoingRecord, Partition
+from delivery.naming import dead_letter_topic
+from delivery.policy.dead_letter import AttemptFacts, LetterHead, dead_letter, shrink
+from delivery.ports import CommitRefused, DeadLetters, DeadLetterTooLarge, Member, Meter
+from delivery.tenure import Tenure
+
+log = structlog.get_logger(__name__)
+
+COMMIT_TIMEOUT_S = 3.0
+# In the revoke callback, with everybody waiting for us.
+REBALANCE_COMMIT_S = 2.0
+
+
+class CommitPump:
+    """Commits marks: at most one commit in flight, one every `interval_s` while something is settled.
+
+    Nothing is committed between revoke and assign: such a commit queues behind JoinGroup on the same connection, is
+    answered with an old generation and makes the client join once more, for ever.
+    """
+
+    def __init__(self, member: Member, interval_s: float) -> None:
+        self._member = member
+        self._interval_s = interval_s
+        self._marks: dict[Partition, int] = {}
+        self._dirty = asyncio.Event()
+        self._pending: asyncio.Task[None] | None = None
+
+    def mark(self, partition: Partition, next_offset: int) -> None:
+        """Everything before `next_offset` is settled."""
+        self._marks[partition] = next_offset
+        if not self._dirty.is_set():
+            self._dirty.set()
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is not ours any more: its marks say nothing."""
+        self._marks.pop(partition, None)
+
+    async def run(self) -> None:
+        """Commit for ever."""
+        while True:
+            await self._dirty.wait()
+            await asyncio.sleep(self._interval_s)
+            if self._member.settled_in and self._pending is None:
+                self._pending = asyncio.create_task(self._commit(COMMIT_TIMEOUT_S), name="commit")
+                await asyncio.wait([self._pending])
+                self._pending = None
+
+    async def before_rebalance(self) -> None:
+        """Finish or give up the commit in flight, then commit what is settled by now."""
+        if self._pending is not None:
+            _, unfinished = await asyncio.wait([self._pending], timeout=REBALANCE_COMMIT_S)
+            for task in unfinished:
+                # It would be retried after the rebalance, with the new generation, over the new owner's offset.
+                task.cancel()
+        await self._commit(REBALANCE_COMMIT_S)
+
+    async def flush(self) -> bool:
+        """Commit what is settled, now. False when Kafka did not take it."""
+        if self._pending is not None:
+            await asyncio.wait([self._pending], timeout=COMMIT_TIMEOUT_S)
+        await self._commit(COMMIT_TIMEOUT_S)
+        return not self._marks
+
+    async def _commit(self, timeout_s: float) -> None:
+        owned = self._member.assigned
+        sent = {partition: offset for partition, offset in self._marks.items() if partition in owned}
+        if not sent:
+            self._marks.clear()
+            self._dirty.clear()
+            return
+        try:
+            await self._member.commit(sent, timeout_s)
+        except CommitRefused as error:
+            log.warning("commit refused", partitions=len(sent), error=str(error))
+            return
+        for partition, offset in sent.items():
+            if self._marks.get(partition) == offset:
+                del self._marks[partition]
+        if not self._marks:
+            self._dirty.clear()
+
+
+class Settle:
+    """Completes deliveries. What a former owner reports is dropped: the queue goes on where its owner stands."""
+
+    def __init__(self, pump: CommitPump, dead_letters: DeadLetters, prefix: str, meter: Meter) -> None:
+        self._pump = pump
+        self._dead_letters = dead_letters
+        self._prefix = prefix
+        self._meter = meter
+
+    def complete(self, tenure: Tenure, delivery: Delivery) -> None:
+        """Mark the record done and drop it from the mailbox."""
+        mailbox = tenure.mailbox
+        if tenure.lost or mailbox is None:
+            return
+        mailbox.pop()
+        self._pump.mark(tenure.partition, delivery.queue.offset + 1 if len(mailbox) else mailbox.next_offset)
+
+    async def dead_letter(
+        self, tenure: Tenure, delivery: Delivery, reason: DeadLetterReason, facts: AttemptFacts
+    ) -> None:
+        """Have Kafka acknowledge the dead letter, then complete. Raises DeadLetterUnwritable, DeadLetterTooLarge."""
+        endpoint = tenure.endpoint
+        head = LetterHead(
+            topic=dead_letter_topic(self._prefix, endpoint.tenant),
+            tenant=endpoint.tenant,
+            endpoint=endpoint.name,
+            reason=reason,
+            excerpt_bytes=endpoint.excerpt_bytes,
+        )
+        await self._write(dead_letter(delivery, head, facts))
+        self._meter.dead_letter(endpoint, reason)
+        self.complete(tenure, delivery)
+
+    async def _write(self, record: OutgoingRecord) -> None:
+        try:
+            await self._dead_letters.write(record)
+        except DeadLetterTooLarge:
+            limit = await self._dead_letters.limit_bytes(record.topic)
+            smaller = None if limit is None else shrink(record, limit)
+            if smaller is None:
+                raise
+            await self._dead_letters.write(smaller)

@@ -1,0 +1,58 @@
+"""One worker's time with one queue: what a loop may do while the queue is ours, and how it is told that it is not."""
+
+from __future__ import annotations
+
+import asyncio
+
+from delivery.mailbox import Mailbox
+from delivery.model import Endpoint, LoopExit, Partition, Revoked, Stopped
+from delivery.policy.standing import FRESH, Standing
+
+
+class Tenure:
+    """From taking a queue over to losing it. `standing` is what the next loop begins with."""
+
+    def __init__(self, partition: Partition, endpoint: Endpoint) -> None:
+        self.partition = partition
+        self.endpoint = endpoint
+        self.token = 0
+        self.standing: Standing = FRESH
+        self.mailbox: Mailbox | None = None
+        self.ready = False
+        self.lost = False
+        self.stopping = False
+        self.in_flight = False
+        self._interrupted = asyncio.Event()
+
+    def lose(self) -> None:
+        """The queue is another's: no new request."""
+        self.lost = True
+        self._interrupt()
+
+    def stop(self) -> None:
+        """The worker stops: no new request, but what is in flight still counts."""
+        self.stopping = True
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._interrupted.set()
+        if self.mailbox is not None:
+            self.mailbox.wake()
+
+    def exit(self) -> LoopExit | None:
+        """Why the loop has to end now; None while it may go on."""
+        if self.lost:
+            return Revoked()
+        if self.stopping:
+            return Stopped()
+        return None
+
+    async def wait(self, seconds: float) -> None:
+        """Sleep, but not past the end of the tenure."""
+        if seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._interrupted.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,133 @@
+"""The command line. Commands are imported when they are used, so that help is there at once."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from supervisor.failure import Failed, Misused
+
+if TYPE_CHECKING:
+    from supervisor.configuration import Configuration
+
+FAILED = 1
+MISUSED = 2
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class Commands(click.Group):
+    """Turns what goes wrong into words and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Misused as error:
+            _say(error.faults)
+            ctx.exit(MISUSED)
+        except Failed as error:
+            _say([f"delivery: {error}"])
+            ctx.exit(FAILED)
+        except Exception as error:
+            # Neither its text nor the stack: both may hold what a log must not.
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            _say([f"delivery: unexpected {type(error).__name__} at {Path(last.filename).name}:{last.lineno}"])
+            ctx.exit(FAILED)
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(line, err=True)
+
+
+def _configuration() -> Configuration:
+    """What the environment says; every fault of it goes to standard error, and the command ends with 2."""
+    import os
+
+    from supervisor.settings import SettingsInvalid, load
+
+    try:
+        return load(os.environ)
+    except SettingsInvalid as error:
+        raise Misused(error.faults) from None
+
+
+def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from supervisor.version import version
+
+        click.echo(f"delivery {version()}")
+        ctx.exit()
+
+
+@click.group(cls=Commands, context_settings=CONTEXT)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
+def cli() -> None:
+    """Deliver events from Kafka as signed webhooks. Settings come from DELIVERY_… variables."""
+
+
+@cli.command()
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
+def run(processes: int) -> None:
+    """Run a worker until SIGTERM or SIGINT."""
+    from supervisor.commands.run import main as run_worker
+
+    sys.exit(run_worker(_configuration(), processes))
+
+
+@cli.command()
+@click.option("--serve", is_flag=True, help="Stay up until it is stopped.")
+def demo(serve: bool) -> None:
+    """See it work: everything embedded, no services needed."""
+    from supervisor.demo.run import main as run_demo
+
+    sys.exit(run_demo(serve))
+
+
+@cli.command()
+@click.option("--create-topics", is_flag=True, help="Create missing topics of our own.")
+def check(create_topics: bool) -> None:
+    """Check settings, connections and topics; print the partitions and ACLs that are needed."""
+    from supervisor.commands.check import main as run_check
+
+    sys.exit(run_check(_configuration(), create=create_topics))
+
+
+@cli.command()
+@click.argument("tenant")
+@click.option("--topic", required=True, help="An existing source topic.")
+@click.option("--type", "event_type", required=True, help="The event's type, like order.paid.")
+@click.option("--data", required=True, help="JSON; '-' reads standard input, '@file' a file.")
+@click.option("--id", "event_id", help="The event's id (webhook-id); made up when not given.")
+@click.option("--key", help="The record's key.")
+def send(tenant: str, topic: str, event_type: str, data: str, event_id: str | None, key: str | None) -> None:
+    """Write one event of TENANT to a source topic, and say who gets it."""
+    from supervisor.commands.send import Wish
+    from supervisor.commands.send import main as run_send
+
+    wish = Wish(tenant=tenant, topic=topic, event_type=event_type, data=data, event_id=event_id, key=key)
+    sys.exit(run_send(_configuration(), wish))
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(as_json: bool) -> None:
+    """Show how every endpoint stands: its loop, and what waits in its queue."""
+    from supervisor.commands.status import main as run_status
+
+    sys.exit(run_status(_configuration(), as_json=as_json))
+
+
+def main() -> None:
+    """The entry point of `delivery`."""
+    cli(prog_name="delivery")

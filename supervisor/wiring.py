@@ -1,0 +1,260 @@
+"""The composition root: settings in, a worker out. Nothing else knows the adapters."""
+
+from __future__ import annotations
+
+import dataclasses
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import prometheus_client
+import structlog
+
+from delivery.adapters.aiohttp_transport import AiohttpTransport
+from delivery.adapters.http_sender import HttpSender
+from delivery.adapters.kafka_connection import KafkaConnection, forbid_topic_creation
+from delivery.adapters.kafka_member import KafkaMember
+from delivery.adapters.kafka_producers import KafkaDeadLetters, KafkaLaneProducers
+from delivery.adapters.kafka_reader import KafkaReader
+from delivery.adapters.kafka_topics import KafkaTopics
+from delivery.adapters.memory_ledger import MemoryLedger
+from delivery.adapters.prometheus_meter import Gauges, PrometheusMeter
+from delivery.fanout import Fanout
+from delivery.intake import Intake
+from delivery.loop import DeliveryLoop, Surroundings
+from delivery.model import Partition
+from delivery.naming import delivery_group, fanout_group, queue_topic
+from delivery.policy.fan_out import FanoutPlan
+from delivery.policy.request import RequestMaker
+from delivery.policy.subscribe import Subscriptions
+from delivery.settle import CommitPump, Settle
+from delivery.starting_points import CommittedStart, OldestStart
+from supervisor.configuration import Configuration, Start
+from supervisor.keys import FileKeys
+from supervisor.own_topics import wanted
+from supervisor.sweep import Sweep, SystemClock
+from supervisor.topics import Topics, TopicsClient
+from supervisor.version import version
+from supervisor.view import LoopStateName
+from supervisor.worker import Worker
+
+log = structlog.get_logger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """What differs between Kafka and the embedded broker.
+
+    The embedded one creates topics on first use, has no settings of topics, and cannot give back offsets that a
+    transaction committed.
+    """
+
+    connection: KafkaConnection
+    topics: TopicsClient | None = None
+    embedded: bool = False
+
+
+def kafka_connection(configuration: Configuration) -> KafkaConnection:
+    """The clients' arguments. Raises OSError or ssl.SSLError when a TLS file cannot be used."""
+    kafka = configuration.kafka
+    options: dict[str, Any] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "security_protocol": str(kafka.security_protocol),
+        "client_id": "delivery",
+    }
+    if kafka.security_protocol.uses_sasl:
+        options["sasl_mechanism"] = str(kafka.sasl_mechanism)
+        options["sasl_plain_username"] = kafka.sasl_plain_username
+        options["sasl_plain_password"] = kafka.sasl_plain_password
+    if kafka.security_protocol.uses_tls:
+        context = ssl.create_default_context(cafile=kafka.ssl_cafile)
+        context.check_hostname = kafka.ssl_check_hostname
+        if kafka.ssl_certfile is not None:
+            context.load_cert_chain(kafka.ssl_certfile, kafka.ssl_keyfile, kafka.ssl_password)
+        options["ssl_context"] = context
+    return KafkaConnection(
+        options=options,
+        session_timeout_s=configuration.process.session_timeout_s,
+        max_poll_interval_s=configuration.process.max_poll_interval_s,
+        max_message_bytes=max(configuration.own_topics.max_message_bytes, 2 * 1_048_576),
+    )
+
+
+def build(configuration: Configuration, broker: Broker | None = None) -> Worker:
+    """A worker that has done nothing yet."""
+    if broker is None:
+        broker = Broker(connection=kafka_connection(configuration))
+    if not broker.embedded:
+        forbid_topic_creation()
+    return _Building(configuration, broker).worker()
+
+
+class _Building:
+    """The parts in the order in which they need each other."""
+
+    def __init__(self, configuration: Configuration, broker: Broker) -> None:
+        self.configuration = configuration
+        self.broker = broker
+        self.connection = broker.connection
+        self.clock = SystemClock()
+        self.meter = PrometheusMeter(prometheus_client.CollectorRegistry())
+        self.queues = {
+            queue_topic(configuration.prefix, endpoint.tenant, endpoint.name): endpoint
+            for endpoint in configuration.endpoints
+        }
+        self.subscriptions = Subscriptions(
+            configuration.endpoints, configuration.broadcast_topics, configuration.tenants
+        )
+        self.kafka_topics = KafkaTopics(self.connection)
+        self.topics = Topics(
+            broker.topics or self.kafka_topics,
+            own=wanted(configuration),
+            sources=self.subscriptions.topics,
+            create=configuration.own_topics.create or broker.embedded,
+            clock=self.clock,
+            on_change=self.subscribe,
+        )
+        self._build_kafka()
+        self._build_loops()
+
+    def _build_kafka(self) -> None:
+        configuration = self.configuration
+        self.delivery_member = self._member(delivery_group(configuration.prefix))
+        self.fanout_member = self._member(fanout_group(configuration.prefix))
+        self.delivery_reader = self._reader()
+        self.fanout_reader = self._reader()
+        self.dead_letters = KafkaDeadLetters(self.connection, self.topics.exists, self.topics.limit_bytes)
+        self.pump = CommitPump(self.delivery_member, configuration.process.commit_interval_s)
+        self.delivery_member.before_rebalance = self.pump.before_rebalance
+
+    def _build_loops(self) -> None:
+        configuration = self.configuration
+        self.transport = AiohttpTransport()
+        self.ledger = MemoryLedger()
+        self.surroundings = Surroundings(
+            member=self.delivery_member,
+            sender=HttpSender(self.transport, self.clock),
+            keys=FileKeys(self.clock),
+            settle=Settle(self.pump, self.dead_letters, configuration.prefix, self.meter),
+            ledger=self.ledger,
+            meter=self.meter,
+            clock=self.clock,
+        )
+        self.sweep = Sweep(
+            sweep_s=configuration.process.sweep_s,
+            make_loop=self._make_loop(version()),
+            ledger=self.ledger,
+            meter=self.meter,
+            clock=self.clock,
+        )
+
+    def _member(self, group: str) -> KafkaMember:
+        return KafkaMember(self.connection, self.kafka_topics, group, self.clock)
+
+    def _reader(self) -> KafkaReader:
+        process = self.configuration.process
+        return KafkaReader(
+            self.connection,
+            mailbox_records=process.mailbox_records,
+            buffer_bytes=process.buffer_bytes // 2,
+            on_gap=self._gap,
+        )
+
+    def _gap(self, partition: Partition, missed: int, found: int) -> None:
+        count = max(0, found - missed)
+        log.error(
+            "records were gone before they were read" if count else "the topic is not the one it was",
+            topic=partition.topic,
+            partition=partition.partition,
+            first_lost=missed,
+            goes_on_at=found,
+            lost=count,
+        )
+        self.meter.lost(partition.topic, count)
+
+    def _make_loop(self, program_version: str) -> Any:
+        makers = {e.label: RequestMaker(e, program_version) for e in self.configuration.endpoints}
+        return lambda tenure: DeliveryLoop(tenure, makers[tenure.endpoint.label], self.surroundings)
+
+    def subscribe(self) -> None:
+        """Join for what exists: a missing topic in a subscription would be asked for, and so created."""
+        self.fanout_member.subscribe(self.topics.sources)
+        self.delivery_member.subscribe(
+            [queue for queue, endpoint in self.queues.items() if endpoint.enabled and self.topics.usable(queue)]
+        )
+
+    def worker(self) -> Worker:
+        """Everything put together."""
+        services: Mapping[str, Any] = {
+            "topics": self.kafka_topics,
+            "dead letters": self.dead_letters,
+            "delivery reader": self.delivery_reader,
+            "fan-out reader": self.fanout_reader,
+            "delivery member": self.delivery_member,
+            "fan-out member": self.fanout_member,
+        }
+        intake = self._intake()
+        worker = Worker(
+            configuration=self.configuration,
+            metrics=self.meter,
+            services=services,
+            transport=self.transport,
+            topics=self.topics,
+            queues=self.queues,
+            members=(self.delivery_member, self.fanout_member),
+            intake=intake,
+            fanout=self._fanout(),
+            pump=self.pump,
+            sweep=self.sweep,
+        )
+        self.meter.watch(self._gauges(worker, intake))
+        return worker
+
+    def _intake(self) -> Intake:
+        return Intake(
+            member=self.delivery_member,
+            reader=self.delivery_reader,
+            pump=self.pump,
+            ledger=self.ledger,
+            queues=self.queues,
+            on_ready=self.sweep.ready,
+            on_lost=self.sweep.lost,
+        )
+
+    def _fanout(self) -> Fanout:
+        group = fanout_group(self.configuration.prefix)
+        return Fanout(
+            member=self.fanout_member,
+            reader=self.fanout_reader,
+            producers=KafkaLaneProducers(self.connection, self.configuration.prefix, group),
+            starting_points=self._starting_points(),
+            plan=FanoutPlan(self.subscriptions, self.configuration.prefix),
+            limits=lambda: self.topics.limits,
+            meter=self.meter,
+        )
+
+    def _gauges(self, worker: Worker, intake: Intake) -> Gauges:
+        return Gauges(
+            states=tuple(LoopStateName),
+            loop_states=lambda: {(loop.tenant, loop.endpoint): loop.state for loop in worker.loops()},
+            kafka_member=lambda: {
+                "delivery": self.delivery_member.proven(),
+                "fanout": self.fanout_member.proven(),
+            },
+            queue_lag=lambda: {
+                (tenure.endpoint.tenant, tenure.endpoint.name): self.delivery_reader.behind(tenure.mailbox)
+                for tenure in intake.tenures.values()
+                if tenure.mailbox is not None
+            },
+            buffered_bytes=lambda: self.delivery_reader.bytes + self.fanout_reader.bytes,
+        )
+
+    def _starting_points(self) -> CommittedStart | OldestStart:
+        if self.broker.embedded:
+            return OldestStart(self.fanout_reader)
+        return CommittedStart(
+            self.fanout_member,
+            self.fanout_reader,
+            self.topics.partitions,
+            from_latest=self.configuration.start is Start.LATEST,
+        )

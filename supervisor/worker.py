@@ -1,0 +1,236 @@
+"""One worker process: connects, delivers until told to stop, drains, leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from delivery.fanout import Fanout
+from delivery.intake import Intake
+from delivery.model import Endpoint, HaltReason
+from delivery.settle import CommitPump
+from supervisor.configuration import Configuration
+from supervisor.health import ListenFailed, MetricsPage, serve
+from supervisor.sweep import Sweep
+from supervisor.topics import Topics
+from supervisor.view import LoopState, LoopStateName
+
+log = structlog.get_logger(__name__)
+
+FIRST_CONNECT_PAUSE_S = 0.5
+LONGEST_CONNECT_PAUSE_S = 5.0
+FAILED = 1
+
+
+class Service(Protocol):
+    """Something that connects and disconnects."""
+
+    async def start(self) -> None:
+        """Connect, or raise."""
+        ...
+
+    async def stop(self) -> None:
+        """Disconnect; called after a failed start too."""
+        ...
+
+
+class Closing(Protocol):
+    """Something that only has to be closed."""
+
+    async def aclose(self) -> None:
+        """Close."""
+        ...
+
+
+class Membership(Protocol):
+    """A group membership as `/readyz` sees it."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """What is subscribed."""
+        ...
+
+    @property
+    def settled_in(self) -> bool:
+        """An assignment is there."""
+        ...
+
+    def proven(self) -> bool:
+        """Kafka confirmed the membership recently."""
+        ...
+
+
+class Worker:
+    """Holds the parts, keeps their tasks alive, and shows how they are (`supervisor.view.WorkerView`)."""
+
+    def __init__(
+        self,
+        *,
+        configuration: Configuration,
+        metrics: MetricsPage,
+        services: Mapping[str, Service],
+        transport: Closing,
+        topics: Topics,
+        queues: Mapping[str, Endpoint],
+        members: tuple[Membership, Membership],
+        intake: Intake,
+        fanout: Fanout,
+        pump: CommitPump,
+        sweep: Sweep,
+    ) -> None:
+        self._configuration = configuration
+        self._metrics = metrics
+        self._services = services
+        self._transport = transport
+        self._topics = topics
+        self._queues = queues
+        self._members = members
+        self._intake = intake
+        self._fanout = fanout
+        self._pump = pump
+        self._sweep = sweep
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._connected = False
+        self.port: int | None = None
+
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> int:
+        """Work until `stop` is set; `hurry` cuts the drain short. Returns the exit status."""
+        try:
+            async with self._listening():
+                if not await self._connect(stop):
+                    return 0
+                self._spawn()
+                await self._until(stop)
+                await self._drain(hurry)
+        except ListenFailed as error:
+            log.error("cannot listen", error=str(error))
+            return FAILED
+        finally:
+            await self._disconnect()
+        dead = self.dead_tasks()
+        return FAILED if dead else 0
+
+    @contextlib.asynccontextmanager
+    async def _listening(self) -> AsyncIterator[None]:
+        server = await serve(self._configuration.http, self, self._metrics)
+        self.port = server.port
+        try:
+            yield
+        finally:
+            await server.close()
+
+    async def _connect(self, stop: asyncio.Event) -> bool:
+        """Connect everything, as often as it takes. False when told to stop before."""
+        pause_s = FIRST_CONNECT_PAUSE_S
+        while not stop.is_set():
+            connecting = asyncio.create_task(self._start_services())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([connecting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                connecting.cancel()
+                await asyncio.wait([connecting])
+                stopping.cancel()
+                return False
+            stopping.cancel()
+            error = connecting.exception()
+            if error is None:
+                self._connected = True
+                return True
+            log.warning("cannot connect to Kafka", error=f"{type(error).__name__}: {error}", again_in_s=pause_s)
+            await self._disconnect(everything=False)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await stop.wait()
+            pause_s = min(2 * pause_s, LONGEST_CONNECT_PAUSE_S)
+        return False
+
+    async def _start_services(self) -> None:
+        for service in self._services.values():
+            await service.start()
+        await self._topics.refresh()
+
+    def _spawn(self) -> None:
+        forever: dict[str, Coroutine[Any, Any, None]] = {
+            "topics": self._topics.run(),
+            "intake": self._intake.run(),
+            "fan-out": self._fanout.run(),
+            "commit pump": self._pump.run(),
+            "sweep": self._sweep.run(),
+        }
+        for name, work in forever.items():
+            self._tasks[name] = asyncio.create_task(work, name=name)
+
+    async def _until(self, stop: asyncio.Event) -> None:
+        """Wait for the stop signal, or for a task that should have lived."""
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([stopping, *self._tasks.values()], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for name, task in self._tasks.items():
+            if task.done() and not task.cancelled():
+                log.error("a part of the worker ended", part=name, exc_info=task.exception())
+
+    async def _drain(self, hurry: asyncio.Event) -> None:
+        """No new request; let those in flight end, commit what is settled, then leave the groups."""
+        log.info("stopping")
+        self._intake.stop()
+        drained, _ = await asyncio.gather(
+            self._sweep.stop(self._configuration.process.drain_s, hurry), self._fanout.stop()
+        )
+        committed = await self._pump.flush()
+        log.info("stopped", drained=drained, committed=committed)
+
+    async def _disconnect(self, *, everything: bool = True) -> None:
+        living = [task for task in self._tasks.values() if not task.done()]
+        for task in living:
+            task.cancel()
+        if living:
+            await asyncio.wait(living)
+        # Members were connected last and leave first, so that others take over at once.
+        for name, service in reversed(list(self._services.items())):
+            try:
+                await service.stop()
+            except Exception as error:
+                log.warning("closing failed", part=name, error=type(error).__name__)
+        if everything:
+            await self._transport.aclose()
+
+    def dead_tasks(self) -> Sequence[str]:
+        """Parts that ended although nobody cancelled them."""
+        return [name for name, task in self._tasks.items() if task.done() and not task.cancelled()]
+
+    def not_ready(self) -> Sequence[str]:
+        """Empty when this worker is a member of both groups."""
+        if not self._connected:
+            return ["not connected to Kafka"]
+        why = []
+        for name, member in zip(("delivery", "fan-out"), self._members, strict=True):
+            if not member.topics:
+                why.append(f"{name}: no topic exists yet")
+            elif not (member.settled_in and member.proven()):
+                why.append(f"{name}: not a member of the group now")
+        return why
+
+    def loops(self) -> Sequence[LoopState]:
+        """Owned endpoints, and those that are not served for a reason this worker knows."""
+        return [*self._sweep.states(), *self._unserved()]
+
+    def _unserved(self) -> list[LoopState]:
+        states = []
+        for queue, endpoint in self._queues.items():
+            trouble = self._topics.trouble(queue)
+            if not endpoint.enabled:
+                state, reason, detail = LoopStateName.DISABLED, "", "ENABLED=false"
+            elif queue in self._topics.missing:
+                state, reason, detail = LoopStateName.HALTED, str(HaltReason.QUEUE_MISSING), queue
+            elif trouble is not None:
+                state, reason, detail = LoopStateName.HALTED, str(HaltReason.QUEUE_MISCONFIGURED), trouble
+            else:
+                continue
+            states.append(
+                LoopState(tenant=endpoint.tenant, endpoint=endpoint.name, state=state, reason=reason, detail=detail)
+            )
+        return states

@@ -1,0 +1,40 @@
+"""An environment that is right, and what `load` says of others."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+from delivery.model import Endpoint
+from supervisor.settings import SettingsInvalid, load
+
+KEY = bytes(range(24))
+SECRET = "whsec_" + base64.b64encode(KEY).decode()
+ENDPOINT = "DELIVERY_TENANTS__ACME__ENDPOINTS__BILLING__"
+PROCESS = {"DELIVERY_KAFKA__BOOTSTRAP_SERVERS": "kafka:9092"}
+RIGHT = {
+    **PROCESS,
+    f"{ENDPOINT}URL": "https://example.com/hooks",
+    f"{ENDPOINT}TOPICS": "orders,invoices",
+    f"{ENDPOINT}SECRETS": SECRET,
+}
+
+
+def without(*names: str) -> dict[str, str]:
+    """The right environment, less what the endpoint's variables of these names say."""
+    return {variable: value for variable, value in RIGHT.items() if variable.removeprefix(ENDPOINT) not in names}
+
+
+def faults_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What is wrong with an environment; nothing when it is right."""
+    try:
+        load(environ)
+    except SettingsInvalid as error:
+        return error.faults
+    return ()
+
+
+def only_endpoint(environ: Mapping[str, str]) -> Endpoint:
+    """The one endpoint of an environment."""
+    (endpoint,) = load(environ).endpoints
+    return endpoint
