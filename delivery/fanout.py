@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import structlog
 
@@ -29,6 +30,19 @@ LONGEST_PAUSE_S = 5.0
 STOP_S = 10.0
 
 
+class OwnTopics(Protocol):
+    """Our own topics as they are known to be."""
+
+    @property
+    def limits(self) -> TopicLimits:
+        """Which exist, and what they take."""
+        ...
+
+    async def look_again(self) -> bool:
+        """Ask Kafka, unless that was just done; False when nothing new can be known. Raises Unreachable."""
+        ...
+
+
 class Fanout:
     """Keeps a lane for each owned source partition; one whose partition comes back goes on as if nothing had been."""
 
@@ -40,7 +54,7 @@ class Fanout:
         producers: LaneProducers,
         starting_points: StartingPoints,
         plan: FanoutPlan,
-        limits: Callable[[], TopicLimits],
+        topics: OwnTopics,
         meter: Meter,
     ) -> None:
         self._member = member
@@ -48,7 +62,7 @@ class Fanout:
         self._producers = producers
         self._starting_points = starting_points
         self._plan = plan
-        self._limits = limits
+        self._topics = topics
         self._meter = meter
         self._lanes: dict[Partition, Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,7 +98,10 @@ class Fanout:
         if record is None:
             return
         batch = mailbox.pop_batch(BATCH_RECORDS, BATCH_BYTES)
-        planned = self._plan.plan(batch, self._limits())
+        planned = self._plan.plan(batch, self._topics.limits)
+        if planned.missing and await self._topics.look_again():
+            # A queue that was made just now is no reason for a dead letter.
+            planned = self._plan.plan(batch, self._topics.limits)
         await producer.write(planned.records, {mailbox.partition: batch[-1].offset + 1})
         self._count(planned)
 

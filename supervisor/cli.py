@@ -97,7 +97,10 @@ def demo(serve: bool) -> None:
 @cli.command()
 @click.option("--create-topics", is_flag=True, help="Create missing topics of our own.")
 def check(create_topics: bool) -> None:
-    """Check settings, connections and topics; print the partitions and ACLs that are needed."""
+    """Check settings, Kafka and topics.
+
+    Prints the partitions and ACLs that are needed, too.
+    """
     from supervisor.commands.check import main as run_check
 
     sys.exit(run_check(_configuration(), create=create_topics))
@@ -111,7 +114,10 @@ def check(create_topics: bool) -> None:
 @click.option("--id", "event_id", help="The event's id (webhook-id); made up when not given.")
 @click.option("--key", help="The record's key.")
 def send(tenant: str, topic: str, event_type: str, data: str, event_id: str | None, key: str | None) -> None:
-    """Write one event of TENANT to a source topic, and say who gets it."""
+    """Write one event to a source topic.
+
+    It is TENANT's; the endpoints that get it are listed.
+    """
     from supervisor.commands.send import Wish
     from supervisor.commands.send import main as run_send
 
@@ -122,7 +128,7 @@ def send(tenant: str, topic: str, event_type: str, data: str, event_id: str | No
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(as_json: bool) -> None:
-    """Show how every endpoint stands: its loop, and what waits in its queue."""
+    """Show each endpoint's loop and its queue's lag."""
     from supervisor.commands.status import main as run_status
 
     sys.exit(run_status(_configuration(), as_json=as_json))

@@ -86,8 +86,14 @@ def _text(*, colors: bool) -> list[Processor]:
 def _json() -> list[Processor]:
     return [
         structlog.processors.format_exc_info,
+        _headline_first,
         structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
     ]
+
+
+def _headline_first(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    first = {name: line.pop(name) for name in ("timestamp", "level", "event") if name in line}
+    return {**first, **line}
 
 
 class _NeverFails:

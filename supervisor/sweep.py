@@ -146,19 +146,16 @@ class Sweep:
     async def _ended(self, owned: _Owned, ended: LoopExit) -> None:
         tenure = owned.tenure
         names = {"tenant": tenure.endpoint.tenant, "endpoint": tenure.endpoint.name}
-        match ended:
-            case Stopped() | Revoked():
-                return
-            case Halted():
-                reason, detail = ended.reason, ended.detail
-            case Crashed(error=error):
-                reason, detail = HaltReason.CRASHED, type(error).__name__
-                log.error("loop crashed", **names, exc_info=error)
-                halt = Halt(reason=reason, detail=detail)
-                now, wall_s = self._clock.monotonic(), self._clock.wall()
-                await self._store(tenure, halted(tenure.standing, tenure.endpoint, halt, now, wall_s))
-            case _ as never:
-                assert_never(never)
+        if isinstance(ended, Stopped | Revoked):
+            return
+        if isinstance(ended, Halted):
+            reason, detail = ended.reason, ended.detail
+        else:
+            reason, detail = HaltReason.CRASHED, type(ended.error).__name__
+            log.error("loop crashed", **names, exc_info=ended.error)
+            halt = Halt(reason=reason, detail=detail)
+            now, wall_s = self._clock.monotonic(), self._clock.wall()
+            await self._store(tenure, halted(tenure.standing, tenure.endpoint, halt, now, wall_s))
         self._meter.halt(tenure.endpoint, reason)
         due_at = tenure.standing.due_at or 0.0
         pause_s = round(max(0.0, due_at - self._clock.monotonic()), 3)

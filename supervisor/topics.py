@@ -10,7 +10,7 @@ import structlog
 
 from delivery.policy.fan_out import TopicLimits
 from delivery.ports import Clock, Unreachable
-from supervisor.own_topics import TopicFound, TopicWanted, faults, misconfigured
+from supervisor.own_topics import TopicFound, TopicWanted, creation_fault, faults, misconfigured
 
 log = structlog.get_logger(__name__)
 
@@ -20,6 +20,8 @@ DESCRIBE_S = 60.0
 # Dead letters come at most at half a second's distance per endpoint; a list of topics serves all of them.
 FRESH_S = 1.0
 MISSING_LOG_S = 60.0
+CREATED_S = 5.0
+CREATED_LOOK_S = 0.1
 
 
 class TopicsClient(Protocol):
@@ -63,7 +65,13 @@ class Topics:
         self._told_missing_at = float("-inf")
         self._found: dict[str, TopicFound] = {}
         self._told: dict[str, tuple[str, ...]] = {}
-        self.limits = TopicLimits(by_topic={})
+        self._looked_at = float("-inf")
+        self._limits = TopicLimits(by_topic={})
+
+    @property
+    def limits(self) -> TopicLimits:
+        """The own topics that exist, with their `max.message.bytes`."""
+        return self._limits
 
     @property
     def sources(self) -> frozenset[str]:
@@ -131,6 +139,14 @@ class Topics:
         if before != self._names or unknown or gone:
             self._on_change()
 
+    async def look_again(self) -> bool:
+        """Refresh, at most once a second; False when that was done just now. Raises Unreachable."""
+        if self._clock.monotonic() - self._looked_at < FRESH_S:
+            return False
+        await self.refresh()
+        self._looked_at = self._clock.monotonic()
+        return True
+
     async def _list(self) -> None:
         self._names = await self._client.names()
         self._listed_at = self._clock.monotonic()
@@ -139,12 +155,21 @@ class Topics:
         wanted = [topic for name, topic in self._own.items() if name not in self._names]
         if not wanted:
             return
-        for name, error in (await self._client.create(wanted)).items():
-            log.error("topic cannot be created", topic=name, error=error)
+        errors = await self._client.create(wanted)
+        for name, error in errors.items():
+            log.error("topic cannot be created", topic=name, error=creation_fault(error, self._own[name]))
+        made = {topic.name for topic in wanted} - errors.keys()
+        end = self._clock.monotonic() + CREATED_S
         await self._list()
+        while made - self._names and self._clock.monotonic() < end:
+            # A created topic is listed a moment later.
+            await asyncio.sleep(CREATED_LOOK_S)
+            await self._list()
 
     def _judge(self) -> None:
-        self.limits = TopicLimits(by_topic={name: _limit(found) for name, found in self._found.items()})
+        known = {name: _limit(found) for name, found in self._found.items()}
+        # One that exists and cannot be described yet exists all the same.
+        self._limits = TopicLimits(by_topic=dict.fromkeys(self._own.keys() & self._names) | known)
         for name, found in self._found.items():
             why = tuple(faults(found, self._own[name]))
             if why != self._told.get(name, ()):

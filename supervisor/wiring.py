@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-import prometheus_client
 import structlog
 
 from delivery.adapters.aiohttp_transport import AiohttpTransport
@@ -97,7 +96,7 @@ class _Building:
         self.broker = broker
         self.connection = broker.connection
         self.clock = SystemClock()
-        self.meter = PrometheusMeter(prometheus_client.CollectorRegistry())
+        self.meter = PrometheusMeter()
         self.queues = {
             queue_topic(configuration.prefix, endpoint.tenant, endpoint.name): endpoint
             for endpoint in configuration.endpoints
@@ -229,7 +228,7 @@ class _Building:
             producers=KafkaLaneProducers(self.connection, self.configuration.prefix, group),
             starting_points=self._starting_points(),
             plan=FanoutPlan(self.subscriptions, self.configuration.prefix),
-            limits=lambda: self.topics.limits,
+            topics=self.topics,
             meter=self.meter,
         )
 

@@ -49,6 +49,19 @@ class _Lane:
     timeout: aiohttp.ClientTimeout
     network: Network
     tls: ssl.SSLContext | None = None
+    url_text: str = ""
+    url: URL = dataclasses.field(default_factory=URL)
+
+    def target(self, url: httpx.URL) -> URL:
+        """The same URL, character by character; nearly always that of the request before."""
+        text = str(url)
+        if text != self.url_text:
+            try:
+                self.url = URL(text, encoded=True)
+            except ValueError as error:
+                raise httpx.UnsupportedProtocol("not a URL that can be sent to") from error
+            self.url_text = text
+        return self.url
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
@@ -82,13 +95,13 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         network = lane.network
         if request.url.scheme == "https" and lane.tls is None:
             lane.tls = await self._contexts.of(network)
-        if network.proxy is not None and (why := literal_refusal(request.url.host, _networks(network))):
+        if network.proxy is not None and (why := literal_refusal(request.url.raw_host.decode(), _networks(network))):
             raise AddressRefused(why)
         body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else await request.aread()
         try:
             answer = await lane.session.request(
                 request.method,
-                URL(str(request.url), encoded=True),
+                lane.target(request.url),
                 headers=CIMultiDict([(name.decode(), value.decode()) for name, value in request.headers.raw]),
                 data=body,
                 allow_redirects=False,

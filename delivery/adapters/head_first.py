@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from aiohttp.client_exceptions import ClientPayloadError
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -66,6 +67,13 @@ class HeadFirst(ResponseHandler):
                 return
         if data:
             super().data_received(data)
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
+        """End the body too: after malformed chunks nobody else does, and its reader would wait for nothing."""
+        super().set_exception(exc, exc_cause or exc)
+        payload = self._payload
+        if payload is not None and not payload.is_eof() and payload.exception() is None:
+            payload.set_exception(ClientPayloadError("malformed body"))
 
     def _between_bodies(self) -> bool:
         return self._parser is not None and (self._payload is None or self._payload.is_eof())

@@ -39,6 +39,20 @@ BODY_S: Final = 1.0
 _URL_REFUSED: Final = NotSent(kind=NotSentKind.ADDRESS_REFUSED, detail="the URL is none that can be sent to")
 
 
+# The first that fits. Before a connection is there no byte can have left, after that any may have.
+_ENDS: Final[tuple[tuple[type[httpx.RequestError], tuple[NoAnswerKind, Outcome]], ...]] = (
+    (NameNotResolved, (NoAnswerKind.DNS, Outcome.NOT_STARTED)),
+    (TlsFailed, (NoAnswerKind.TLS, Outcome.NOT_STARTED)),
+    (httpx.ConnectError, (NoAnswerKind.CONNECT, Outcome.NOT_STARTED)),
+    (httpx.ConnectTimeout, (NoAnswerKind.CONNECT, Outcome.NOT_STARTED)),
+    (httpx.ProxyError, (NoAnswerKind.CONNECT, Outcome.NOT_STARTED)),
+    (httpx.PoolTimeout, (NoAnswerKind.POOL, Outcome.NOT_STARTED)),
+    (httpx.TimeoutException, (NoAnswerKind.TIMEOUT, Outcome.UNKNOWN)),
+    (httpx.NetworkError, (NoAnswerKind.DROPPED, Outcome.UNKNOWN)),
+)
+_MALFORMED: Final = (NoAnswerKind.PROTOCOL, Outcome.UNKNOWN)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
     """What all requests of an endpoint share; `endpoint` and `text` tell whether it is still right."""
@@ -105,7 +119,7 @@ class HttpSender:
         stream = httpx.ByteStream(outgoing.body)
         return httpx.Request("POST", prepared.url, headers=outgoing.headers, stream=stream, extensions=extensions)
 
-    def _failed(self, error: Exception, started: float) -> Reply:
+    def _failed(self, error: httpx.RequestError, started: float) -> Reply:
         why = detail(error)
         match error:
             case AddressRefused():
@@ -116,20 +130,9 @@ class HttpSender:
                 return _URL_REFUSED
             case httpx.LocalProtocolError():
                 return NotSent(kind=NotSentKind.INVALID_REQUEST, detail=why)
-            case NameNotResolved():
-                return self._no_answer(NoAnswerKind.DNS, Outcome.NOT_STARTED, why, started)
-            case TlsFailed():
-                return self._no_answer(NoAnswerKind.TLS, Outcome.NOT_STARTED, why, started)
-            case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.ProxyError():
-                return self._no_answer(NoAnswerKind.CONNECT, Outcome.NOT_STARTED, why, started)
-            case httpx.PoolTimeout():
-                return self._no_answer(NoAnswerKind.POOL, Outcome.NOT_STARTED, why, started)
-            case httpx.TimeoutException():
-                return self._no_answer(NoAnswerKind.TIMEOUT, Outcome.UNKNOWN, why, started)
-            case httpx.NetworkError():
-                return self._no_answer(NoAnswerKind.DROPPED, Outcome.UNKNOWN, why, started)
             case _:
-                return self._no_answer(NoAnswerKind.PROTOCOL, Outcome.UNKNOWN, why, started)
+                kind, outcome = next((end for kin, end in _ENDS if isinstance(error, kin)), _MALFORMED)
+                return self._no_answer(kind, outcome, why, started)
 
     def _no_answer(self, kind: NoAnswerKind, outcome: Outcome, why: str, started: float) -> NoAnswer:
         return NoAnswer(kind=kind, outcome=outcome, detail=why, elapsed_s=self._clock.monotonic() - started)
@@ -138,7 +141,7 @@ class HttpSender:
 def _prepare(endpoint: Endpoint, text: str) -> _Prepared:
     """Raises httpx.InvalidURL."""
     url = httpx.URL(text)
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo:
+    if url.scheme not in ("http", "https") or not url.raw_host or url.userinfo:
         raise httpx.InvalidURL("needs http or https, a host, and no credentials")
     return _Prepared(
         endpoint=endpoint,

@@ -73,22 +73,24 @@ def detail(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> str | None:
-    """The code of the innermost cause that has one, else its class."""
-    found: str | None = None
+    """The innermost code among the causes, else the class of the innermost cause."""
+    code: str | None = None
+    name: str | None = None
     cause = error.__cause__
     while cause is not None:
-        found = _code(cause) or found or type(cause).__name__
+        code = _code(cause) or code
+        name = type(cause).__name__
         cause = cause.__cause__
-    return found
+    return code or name
 
 
 def _code(error: BaseException) -> str | None:
     match error:
-        case ssl.SSLCertVerificationError():
-            # "Hostname mismatch, certificate is not valid for …": what follows the comma is the host.
-            return error.verify_message.partition(",")[0]
         case ssl.SSLError():
-            return error.reason
+            # aiohttp's errors are of this class too, but have nothing in it. "Hostname mismatch, certificate is not
+            # valid for …": what follows the comma is the host.
+            why = getattr(error, "verify_message", None) or getattr(error, "reason", None)
+            return str(why).partition(",")[0] if why else None
         case socket.gaierror():
             return _GAI_NAMES.get(error.errno or 0, str(error.errno))
         case OSError() if error.errno:

@@ -94,8 +94,9 @@ class PrometheusMeter:
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        """`registry` defaults to one of its own; never the one that prometheus_client shares within the process."""
+        self._registry = registry = CollectorRegistry() if registry is None else registry
         self._counted: dict[Name, _Counted] = defaultdict(_Counted)
         # There from the start, so that the first one that is counted shows as an increase.
         self._fanned_out = dict.fromkeys(FanoutResult, 0)

@@ -10,7 +10,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiohttp
 import httpx
@@ -97,7 +97,7 @@ class VettingConnector(aiohttp.TCPConnector):
         self._allowed = allow_networks
         super().__init__(socket_factory=None if allow_networks is None else self._socket, **kwargs)
         # There is no argument for it.
-        self._factory: functools.partial[ResponseHandler] = functools.partial(HeadFirst, loop=self._loop)
+        self._factory = cast("functools.partial[ResponseHandler]", functools.partial(HeadFirst, loop=self._loop))
 
     def _socket(self, info: AddressInfo) -> socket.socket:
         """Make a socket for the very address that is connected to next, if it may be."""

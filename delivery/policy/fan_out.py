@@ -27,6 +27,7 @@ class Planned:
     records: tuple[OutgoingRecord, ...]
     results: Mapping[FanoutResult, int]
     unqueueable: tuple[tuple[Endpoint, str], ...]
+    missing: frozenset[str]
 
 
 class FanoutPlan:
@@ -42,6 +43,7 @@ class FanoutPlan:
         records: list[OutgoingRecord] = []
         results: Counter[FanoutResult] = Counter()
         refused: list[tuple[Endpoint, str]] = []
+        missing: set[str] = set()
         for record in batch:
             event = read_event(record)
             if isinstance(event, Tombstone):
@@ -54,8 +56,10 @@ class FanoutPlan:
             headers = queue_headers(event)
             for endpoint in route:
                 queue = self._queue(endpoint)
-                why = "the queue does not exist" if queue not in limits.by_topic else None
-                why = why or fits(event, endpoint, limits.by_topic.get(queue))
+                why = fits(event, endpoint, limits.by_topic.get(queue))
+                if queue not in limits.by_topic:
+                    missing.add(queue)
+                    why = "the queue does not exist"
                 if why is None:
                     records.append(OutgoingRecord(topic=queue, key=event.key, value=event.value, headers=headers))
                     results[FanoutResult.QUEUED] += 1
@@ -63,7 +67,7 @@ class FanoutPlan:
                     records.append(self._dead_letter(event, endpoint, why, limits))
                     results[FanoutResult.UNQUEUEABLE] += 1
                     refused.append((endpoint, why))
-        return Planned(records=tuple(records), results=results, unqueueable=tuple(refused))
+        return Planned(records=tuple(records), results=results, unqueueable=tuple(refused), missing=frozenset(missing))
 
     def _queue(self, endpoint: Endpoint) -> str:
         label = endpoint.label

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from rich.console import Console
+import click
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,6 +16,7 @@ from delivery.topics import TopicFound, TopicWanted
 from supervisor.commands.findings import Finding, Result, Seen, findings
 from supervisor.commands.kafka import connection_of, run, topics_of
 from supervisor.commands.requirements import acls, partitions_text, sources
+from supervisor.commands.tables import show
 from supervisor.configuration import Configuration
 from supervisor.own_topics import creation_fault, wanted
 
@@ -79,19 +80,15 @@ def _minutes(text: str | None) -> int | None:
 
 
 def _print(configuration: Configuration, own: Collection[TopicWanted], found: Collection[Finding]) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # In a file or a pipe nothing is wrapped or cut.
-        console = Console(highlight=False, width=500)
     report = Table("what", "result", "detail", box=None, pad_edge=False)
     for finding in found:
         colour = _COLOURS[finding.result]
         report.add_row(escape(finding.what), f"[{colour}]{finding.result}[/{colour}]", escape(finding.detail))
-    console.print(report)
-    console.print(f"\nPartitions: {partitions_text(list(own))}, besides {len(sources(configuration))} source topics.")
-    console.print("\nACLs, where the cluster has an authorizer:")
+    show(report)
+    click.echo(f"\nPartitions: {partitions_text(list(own))}, besides {len(sources(configuration))} source topics.")
+    click.echo("\nACLs, where the cluster has an authorizer:")
     needed = Table("operations", "resource", "name", "", box=None, pad_edge=False)
     for acl in acls(configuration):
         name = f"{acl.name}* (prefixed)" if acl.prefixed else acl.name
         needed.add_row(acl.operations, acl.resource, escape(name), escape(acl.why))
-    console.print(needed)
+    show(needed)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -18,6 +17,7 @@ from delivery.naming import delivery_group, queue_topic
 from delivery.ports import Unreachable
 from supervisor.commands.ask_worker import Answers, ask
 from supervisor.commands.kafka import connection_of, run, topics_of, unreachable
+from supervisor.commands.tables import show
 from supervisor.configuration import Configuration
 from supervisor.lag import Lag, lag
 from supervisor.view import LoopStateName
@@ -140,15 +140,9 @@ def _print(found: Sequence[Row], answers: Answers) -> None:
     table.add_column("lag", justify="right")
     for row in found:
         table.add_row(*(escape(cell) for cell in _cells(row)))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # In a file or a pipe nothing is wrapped or cut.
-        console = Console(highlight=False, width=500)
-    console.print(table)
-    if not found:
-        console.print("no endpoint is configured")
+    show(table)
     if answers.workers:
-        console.print(f"workers asked: {len(answers.workers)}, from {answers.address} on", markup=False)
+        click.echo(f"workers asked: {len(answers.workers)}, from {answers.address} on")
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from supervisor.demo.stage import RETRY_AFTER_S, Role
+from supervisor.demo.roles import RETRY_AFTER_S, Role
 
 WINDOW_S = 10.0
 # Five rejections halt a loop, and it starts again ten seconds after it ended.
@@ -78,9 +78,10 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The evidence about all endpoints."""
+    """The evidence about all endpoints. `finished` is False when the run was ended in the middle of its work."""
 
     endpoints: Sequence[Evidence]
+    finished: bool = True
 
     def of(self, role: Role) -> Evidence:
         """One endpoint's."""
@@ -88,7 +89,13 @@ class Summary:
 
     def faults(self) -> list[str]:
         """What should not have happened; empty when everything is as promised."""
-        return [f"{evidence.role}: {fault}" for evidence in self.endpoints for fault in _faults(evidence)]
+        found = [f"{evidence.role}: {fault}" for evidence in self.endpoints for fault in _faults(evidence)]
+        healthy = self.of(Role.HEALTHY)
+        if self.finished and len(healthy.delivered) != len(healthy.events):
+            found.append(
+                f"{healthy.role}: only {len(healthy.delivered)} of {len(healthy.events)} events were delivered"
+            )
+        return found
 
     def findings(self) -> list[str]:
         """What can be seen from the figures, in words."""
@@ -108,8 +115,6 @@ def _faults(evidence: Evidence) -> Iterator[str]:
         yield f"{len(foreign)} events that nobody sent: {_few(foreign)}"
     if not evidence.in_order:
         yield "events did not arrive in order"
-    if evidence.role is Role.HEALTHY and len(evidence.delivered) != len(evidence.events):
-        yield f"only {len(evidence.delivered)} of {len(evidence.events)} events were delivered"
     if evidence.role is Role.DEAD and evidence.busiest > MOST_AT_DEAD:
         yield f"saw {evidence.busiest} requests in {WINDOW_S:g} s"
     if evidence.shortest_wait_s is not None and evidence.shortest_wait_s < RETRY_AFTER_S:
@@ -121,7 +126,7 @@ def _healthy(summary: Summary) -> str:
     everything = len(healthy.delivered) == len(healthy.events)
     order = "in order" if healthy.in_order else "out of order"
     return (
-        f"The healthy endpoint got {'all ' if everything else ''}{len(healthy.delivered)} of {len(healthy.events)} "
+        f"The healthy endpoint got {'all' if everything else f'{len(healthy.delivered)} of'} {len(healthy.events)} "
         f"events, {order}, with {len(healthy.arrivals)} requests: its neighbours' trouble is not its own."
     )
 

@@ -18,6 +18,7 @@ RESERVED_ENDPOINT = "dead-letters"
 
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _SHOWABLE = re.compile(r"[A-Za-z0-9._-]{1,40}")
+_SECRET = re.compile(r"whs(?:ec|k)_", re.IGNORECASE)
 
 # What the kubelet sets for each Service of a namespace ("docker links" format), for one named `delivery` and for
 # one whose name begins so.
@@ -63,7 +64,7 @@ def variable_of(path: Path) -> str:
 
 def shown(name: str) -> str:
     """`name` as an error may show it: what could be a secret in the wrong place, or cannot be printed, is not."""
-    if _SHOWABLE.fullmatch(name) and not name.lower().startswith(("whsec_", "whsk_")):
+    if _SHOWABLE.fullmatch(name) and not _SECRET.search(name):
         return name
     return f"(a name of {len(name)} characters)"
 

@@ -7,7 +7,6 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-
 from typing import Any
 
 from delivery.adapters.aiohttp_transport import AiohttpTransport
@@ -76,6 +75,7 @@ def _info(address: str, port: int) -> AddressInfo:
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """What is waited for happens at a socket, which raises no event."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -16,7 +16,7 @@ from delivery.adapters.http_way import AddressRefused, NameNotResolved, TlsFaile
 from delivery.model import Answer, NoAnswer, NoAnswerKind, NotSent, NotSentKind, Outcome, Reply
 from supervisor.demo.scripted import ScriptedServer
 from supervisor.demo.scripts import HANG, Act, Then, doing, reply
-from tests.contract.sender_kit import BODY, HEADERS, WallClock, endpoint, outgoing, real_sender
+from tests.contract.sender_kit import BODY, HEADERS, WallClock, endpoint, outgoing, real_sender, until
 
 
 class Wire(Protocol):
@@ -105,10 +105,16 @@ async def test_a_status_is_reported_as_it_is(wire: Wire, status: int) -> None:
 
 @pytest.mark.asyncio
 async def test_headers_are_reported_as_bytes_in_order_with_repeats(wire: Wire) -> None:
-    act = Act(status=429, data=b"HTTP/1.1 429 X\r\nRetry-After: 2\r\nretry-after: 3\r\nX: \xe9\r\ncontent-length: 0\r\n\r\n")
+    act = Act(
+        status=429, data=b"HTTP/1.1 429 X\r\nRetry-After: 2\r\nretry-after: 3\r\nX: \xe9\r\ncontent-length: 0\r\n\r\n"
+    )
     answer = await send(wire, act)
     assert isinstance(answer, Answer)
-    assert [(n.lower(), v) for n, v in answer.headers][:3] == [(b"retry-after", b"2"), (b"retry-after", b"3"), (b"x", b"\xe9")]
+    assert [(n.lower(), v) for n, v in answer.headers][:3] == [
+        (b"retry-after", b"2"),
+        (b"retry-after", b"3"),
+        (b"x", b"\xe9"),
+    ]
 
 
 @pytest.mark.asyncio
@@ -152,8 +158,7 @@ async def test_nothing_is_sent_when_no_time_is_left(wire: Wire, timeout_s: float
 @pytest.mark.asyncio
 async def test_a_cancelled_attempt_stays_cancelled(wire: Wire) -> None:
     task = asyncio.create_task(send(wire, HANG))
-    while not wire.requests():
-        await asyncio.sleep(0.005)
+    await until(lambda: bool(wire.requests()))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

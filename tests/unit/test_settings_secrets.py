@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -223,3 +224,8 @@ def test_certificates_are_tried_at_the_start(tmp_path: Path) -> None:
     (fault,) = faults_of({**kafka, "DELIVERY_KAFKA__SSL_PASSWORD": "open wheat"})
     assert fault.startswith("DELIVERY_KAFKA__SSL_CERTFILE: expected PEM files")
     assert "wheat" not in fault
+
+
+def test_what_pydantic_settings_would_log_of_its_sources_is_not_logged() -> None:
+    load(RIGHT)
+    assert not logging.getLogger("pydantic_settings").isEnabledFor(logging.CRITICAL)

@@ -1,0 +1,163 @@
+"""The counters behind the metrics page: their names, their labels, and what never becomes one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from delivery.adapters.prometheus_meter import Gauges, PrometheusMeter
+from delivery.model import (
+    Answer,
+    DeadLetterReason,
+    Endpoint,
+    FanoutResult,
+    HaltReason,
+    NoAnswer,
+    NoAnswerKind,
+    NotSent,
+    NotSentKind,
+    Outcome,
+    Reply,
+    StatusClass,
+)
+from delivery.policy.classify import status_class
+from delivery.ports import Meter
+
+SECRET = "tok3n-in-the-path"
+ENDPOINT = Endpoint(
+    tenant="acme", name="billing", url=f"https://hooks.example.com/{SECRET}", topics=frozenset({"orders"})
+)
+ALLOWED = {
+    "outcome": {outcome.value for outcome in Outcome},
+    "status_class": {status.value for status in StatusClass},
+    "result": {result.value for result in FanoutResult},
+    "tenant": {"acme"},
+    "endpoint": {"billing"},
+    "topic": {"orders"},
+    "reason": {reason.value for reason in [*DeadLetterReason, *HaltReason]},
+}
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, {"tenant": "acme", "endpoint": "billing", **labels})
+
+
+def fill(meter: Meter, replies: list[Reply]) -> None:
+    for reply in replies:
+        meter.attempt(ENDPOINT, reply, status_class(reply), 0.02)
+
+
+def our_lines(registry: CollectorRegistry) -> list[str]:
+    page = generate_latest(registry).decode()
+    return [line for line in page.splitlines() if line.startswith("delivery_")]
+
+
+def test_an_attempt_is_counted_by_outcome_and_status_class() -> None:
+    registry = CollectorRegistry()
+    dropped = NoAnswer(kind=NoAnswerKind.DROPPED, outcome=Outcome.UNKNOWN)
+    fill(PrometheusMeter(registry), [Answer(status=204), Answer(status=200), dropped])
+    assert value(registry, "delivery_attempts_total", outcome="confirmed", status_class="2xx") == 2
+    assert value(registry, "delivery_attempts_total", outcome="unknown", status_class="dropped") == 1
+
+
+def test_a_request_that_was_never_made_counts_as_not_started() -> None:
+    registry = CollectorRegistry()
+    PrometheusMeter(registry).attempt(ENDPOINT, NotSent(kind=NotSentKind.ADDRESS_REFUSED), StatusClass.OTHER, 0.0)
+    assert value(registry, "delivery_attempts_total", outcome="not_started", status_class="other") == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "upper", "below"), [(0.1, "0.1", "0.05"), (0.0, "0.005", None), (99.0, "+Inf", "15.0")]
+)
+def test_a_duration_falls_into_the_first_bucket_that_holds_it(seconds: float, upper: str, below: str | None) -> None:
+    registry = CollectorRegistry()
+    PrometheusMeter(registry).attempt(ENDPOINT, Answer(status=200), StatusClass.OK, seconds)
+    assert value(registry, "delivery_attempt_seconds_bucket", le=upper) == 1
+    assert below is None or value(registry, "delivery_attempt_seconds_bucket", le=below) == 0
+    assert value(registry, "delivery_attempt_seconds_count") == 1
+    assert value(registry, "delivery_attempt_seconds_sum") == seconds
+
+
+def test_everything_else_is_counted_under_its_name() -> None:
+    registry = CollectorRegistry()
+    meter = PrometheusMeter(registry)
+    meter.delivered(ENDPOINT, 0.3)
+    meter.retry(ENDPOINT, StatusClass.UNAVAILABLE)
+    meter.dead_letter(ENDPOINT, DeadLetterReason.REJECTED)
+    meter.halt(ENDPOINT, HaltReason.REJECTIONS)
+    meter.left_out(ENDPOINT, 3)
+    meter.fanned_out(FanoutResult.QUEUED, 7)
+    meter.lost("orders", 5)
+    assert value(registry, "delivery_delivered_total") == 1
+    assert value(registry, "delivery_end_to_end_seconds_sum") == 0.3
+    assert value(registry, "delivery_retries_total", status_class="503") == 1
+    assert value(registry, "delivery_dead_letters_total", reason="rejected") == 1
+    assert value(registry, "delivery_halts_total", reason="rejections") == 1
+    assert value(registry, "delivery_left_out_headers_total") == 3
+    assert registry.get_sample_value("delivery_fanout_events_total", {"result": "queued"}) == 7
+    assert registry.get_sample_value("delivery_fanout_events_total", {"result": "unqueueable"}) == 0
+    assert registry.get_sample_value("delivery_lost_to_retention_total", {"topic": "orders"}) == 5
+
+
+@pytest.mark.parametrize("records", [pytest.param(1000, id="MX-01")])
+def test_a_thousand_records_make_no_series_of_their_own_and_show_no_url(records: int) -> None:
+    registry = CollectorRegistry()
+    meter = PrometheusMeter(registry)
+    fill(meter, [Answer(status=204)])
+    meter.delivered(ENDPOINT, 0.01)
+    before = len(our_lines(registry))
+    for number in range(records):
+        meter.attempt(ENDPOINT, Answer(status=204, excerpt=b"id-%d" % number), StatusClass.OK, number / 1000)
+        meter.delivered(ENDPOINT, number / 1000)
+    page = "\n".join(our_lines(registry))
+    assert len(our_lines(registry)) == before
+    assert SECRET not in page
+    assert "example.com" not in page
+    assert "://" not in page
+
+
+@pytest.mark.parametrize("statuses", [pytest.param(range(100, 1000), id="MX-04")])
+def test_label_values_come_from_closed_sets_whatever_the_endpoint_answers(statuses: range) -> None:
+    registry = CollectorRegistry()
+    meter = PrometheusMeter(registry)
+    fill(meter, [Answer(status=status) for status in statuses])
+    fill(meter, [NoAnswer(kind=k, outcome=Outcome.UNKNOWN, detail="ssl: host 10.1.2.3 said no") for k in NoAnswerKind])
+    for reason in HaltReason:
+        meter.halt(ENDPOINT, reason)
+    for letter in DeadLetterReason:
+        meter.dead_letter(ENDPOINT, letter)
+    meter.lost("orders", 1)
+    found = {pair for line in our_lines(registry) for pair in LABEL.findall(line)}
+    assert {(name, text) for name, text in found if name != "le" and text not in ALLOWED[name]} == set()
+    assert value(registry, "delivery_attempts_total", outcome="confirmed", status_class="other") is not None
+
+
+def test_gauges_are_asked_at_each_scrape_and_one_state_of_a_loop_is_one() -> None:
+    registry = CollectorRegistry()
+    meter = PrometheusMeter(registry)
+    lag = {("acme", "billing"): 4}
+    meter.watch(
+        Gauges(
+            states=("running", "halted"),
+            loop_states=lambda: {("acme", "billing"): "halted"},
+            kafka_member=lambda: {"webhooks.delivery": True, "webhooks.fanout": False},
+            queue_lag=lambda: lag,
+            buffered_bytes=lambda: 10,
+        )
+    )
+    assert value(registry, "delivery_loop_state", state="halted") == 1
+    assert value(registry, "delivery_loop_state", state="running") == 0
+    assert registry.get_sample_value("delivery_kafka_member", {"group": "webhooks.delivery"}) == 1
+    assert registry.get_sample_value("delivery_kafka_member", {"group": "webhooks.fanout"}) == 0
+    assert registry.get_sample_value("delivery_buffered_bytes", {}) == 10
+    lag["acme", "billing"] = 3
+    assert value(registry, "delivery_queue_lag") == 3
+
+
+def test_an_endpoint_has_no_series_before_something_happened_there() -> None:
+    registry = CollectorRegistry()
+    PrometheusMeter(registry)
+    assert not [line for line in our_lines(registry) if "acme" in line]
