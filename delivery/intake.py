@@ -121,3 +121,13 @@ class Intake:
         """Tell every loop to finish what it has sent and to send no more."""
         for tenure in self.tenures.values():
             tenure.stop()
+
+    def stop_slow(self, now: float, slow_s: float) -> bool:
+        """Tell the loops whose request runs for `slow_s` to send no more; True while one of them still waits for it."""
+        waiting = False
+        for tenure in self.tenures.values():
+            since = tenure.sending_since
+            if since is not None and now - since >= slow_s:
+                tenure.stop()
+                waiting = True
+        return waiting

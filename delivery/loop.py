@@ -29,7 +29,7 @@ from delivery.policy.event import read_delivery
 from delivery.policy.halting import halted, started
 from delivery.policy.request import RequestMaker
 from delivery.policy.standing import FRESH, Standing
-from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Send, WaitUntil
+from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Send, Step, WaitUntil
 from delivery.ports import (
     Clock,
     DeadLetterTooLarge,
@@ -84,8 +84,7 @@ class DeliveryLoop:
         while True:
             step = decide.decide(tenure.standing, self._endpoint, self._around.clock.monotonic())
             ended = tenure.exit()
-            # A stop does not leave an answered record unsettled; a lost queue is nobody's business here any more.
-            if ended is not None and (tenure.lost or isinstance(step, Next | Send | WaitUntil)):
+            if ended is not None and (tenure.lost or self._may_stop(step)):
                 return ended
             match step:
                 case Next():
@@ -95,8 +94,7 @@ class DeliveryLoop:
                 case WaitUntil(at=at):
                     await self._wait(at)
                 case Complete():
-                    self._around.settle.complete(tenure, self._in_hand())
-                    await self._done()
+                    await self._complete()
                 case DeadLetter():
                     halt = await self._dead_letter()
                     if halt is not None:
@@ -105,6 +103,10 @@ class DeliveryLoop:
                     return await self._halt(step)
                 case _ as never:
                     assert_never(never)
+
+    def _may_stop(self, step: Step) -> bool:
+        """A stop leaves no answered record unsettled, and waits for no record that is still to be read."""
+        return isinstance(step, Next | Send | WaitUntil) or (self._delivery is None and not isinstance(step, Halt))
 
     async def _take(self) -> None:
         mailbox = self._tenure.mailbox
@@ -137,11 +139,11 @@ class DeliveryLoop:
             await tenure.wait(UNPROVEN_WAIT_S)
             return
         started_at, wall_s = around.clock.monotonic(), around.clock.wall()
-        tenure.in_flight = True
+        tenure.sending_since = started_at
         try:
             reply = await self._request(self._delivery, timeout_s, wall_s)
         finally:
-            tenure.in_flight = False
+            tenure.sending_since = None
         if tenure.lost:
             # Its outcome is the new owner's to find out.
             return
@@ -159,6 +161,14 @@ class DeliveryLoop:
         self._count(attempted)
         if not isinstance(verdict, Delivered):
             await self._remember()
+
+    async def _complete(self) -> None:
+        if self._delivery is None:
+            # Confirmed in a run that crashed before it could say so; the mailbox still holds it.
+            await self._take()
+            return
+        self._around.settle.complete(self._tenure, self._delivery)
+        await self._done()
 
     async def _request(self, delivery: Delivery, timeout_s: float, wall_s: float) -> Reply:
         try:

@@ -17,6 +17,8 @@ log = structlog.get_logger(__name__)
 COMMIT_TIMEOUT_S = 3.0
 # In the revoke callback, with everybody waiting for us.
 REBALANCE_COMMIT_S = 2.0
+# A cancelled commit has nothing to wait for.
+CANCEL_S = 0.1
 
 
 class CommitPump:
@@ -49,25 +51,36 @@ class CommitPump:
             await self._dirty.wait()
             await asyncio.sleep(self._interval_s)
             if self._member.settled_in and self._pending is None:
-                self._pending = asyncio.create_task(self._commit(COMMIT_TIMEOUT_S), name="commit")
-                await asyncio.wait([self._pending])
-                self._pending = None
+                await self._commit_alone(COMMIT_TIMEOUT_S)
 
     async def before_rebalance(self) -> None:
-        """Finish or give up the commit in flight, then commit what is settled by now."""
-        if self._pending is not None:
-            _, unfinished = await asyncio.wait([self._pending], timeout=REBALANCE_COMMIT_S)
-            for task in unfinished:
-                # It would be retried after the rebalance, with the new generation, over the new owner's offset.
-                task.cancel()
-        await self._commit(REBALANCE_COMMIT_S)
+        """Finish or give up the commit in flight, then commit what is settled by now: two seconds in all."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + REBALANCE_COMMIT_S
+        await self._end_pending(REBALANCE_COMMIT_S)
+        left_s = end - loop.time()
+        if left_s > 0:
+            await self._commit_alone(left_s)
 
     async def flush(self) -> bool:
         """Commit what is settled, now. False when Kafka did not take it."""
-        if self._pending is not None:
-            await asyncio.wait([self._pending], timeout=COMMIT_TIMEOUT_S)
-        await self._commit(COMMIT_TIMEOUT_S)
+        await self._end_pending(COMMIT_TIMEOUT_S)
+        await self._commit_alone(COMMIT_TIMEOUT_S)
         return not self._marks
+
+    async def _end_pending(self, timeout_s: float) -> None:
+        task = self._pending
+        if task is not None:
+            await _ended(task, timeout_s)
+
+    async def _commit_alone(self, timeout_s: float) -> None:
+        """While `_pending` is set, nobody else starts a commit."""
+        task = self._pending = asyncio.create_task(self._commit(timeout_s), name="commit")
+        try:
+            await _ended(task, timeout_s)
+        finally:
+            if self._pending is task:
+                self._pending = None
 
     async def _commit(self, timeout_s: float) -> None:
         owned = self._member.assigned
@@ -81,11 +94,27 @@ class CommitPump:
         except CommitRefused as error:
             log.warning("commit refused", partitions=len(sent), error=str(error))
             return
+        except Exception as error:
+            # Whatever the client raises, the marks are kept and the pump goes on.
+            log.error("commit failed", partitions=len(sent), exc_info=error)
+            return
         for partition, offset in sent.items():
             if self._marks.get(partition) == offset:
                 del self._marks[partition]
         if not self._marks:
             self._dirty.clear()
+
+
+async def _ended(task: asyncio.Task[None], timeout_s: float) -> None:
+    """Wait for a commit; cancel one that takes longer.
+
+    It would be retried after the rebalance, with the new generation, over the new owner's offset.
+    """
+    _, late = await asyncio.wait([task], timeout=timeout_s)
+    if late:
+        log.warning("commit given up", after_s=round(timeout_s, 3))
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_S)
 
 
 class Settle:

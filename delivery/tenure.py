@@ -21,7 +21,7 @@ class Tenure:
         self.ready = False
         self.lost = False
         self.stopping = False
-        self.in_flight = False
+        self.sending_since: float | None = None
         self._interrupted = asyncio.Event()
 
     def lose(self) -> None:

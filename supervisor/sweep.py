@@ -95,15 +95,19 @@ class Sweep:
         self._just_halted.clear()
         known = {queue: at for queue, at in due.items() if at is not None}
         for queue, at in spread(known, [self._chance() for _ in known]).items():
-            if at != known[queue]:
-                owned = self._owned[queue]
+            owned = self._owned.get(queue)
+            # Meanwhile the queue may have been lost, or its loop started.
+            if owned is not None and owned.tenure.standing.due_at == known[queue] != at:
+                if owned.timer is not None:
+                    owned.timer.cancel()
+                    owned.timer = None
                 await self._store(owned.tenure, dataclasses.replace(owned.tenure.standing, due_at=at))
         self._apply(*self._owned)
 
     def _apply(self, *queues: str) -> None:
         if self._stopping:
             return
-        chosen = {queue: self._owned[queue] for queue in queues}
+        chosen = {queue: self._owned[queue] for queue in queues if not self._owned[queue].tenure.stopping}
         running = {q for q, o in chosen.items() if o.loop is not None or o.timer is not None or q in self._ending}
         standings = {queue: owned.tenure.standing for queue, owned in chosen.items()}
         for action in plan(standings, running, self._clock.monotonic(), self._sweep_s):
@@ -136,9 +140,13 @@ class Sweep:
             ended = Crashed(error=error)
         except Exception as error:
             ended = Crashed(error=error)
-        await self._ended(owned, ended)
-        # Only now: until the end is recorded, nobody may start the next loop.
-        owned.loop = None
+        try:
+            await self._ended(owned, ended)
+        except Exception as error:
+            log.error("the end of a loop could not be recorded", endpoint=owned.tenure.endpoint.label, exc_info=error)
+        finally:
+            # Only now: until the end is recorded, nobody may start the next loop.
+            owned.loop = None
         queue = owned.tenure.partition.topic
         if self._owned.get(queue) is owned and queue in self._just_halted:
             self._apply_if_soon(queue)

@@ -50,10 +50,13 @@ class Topics:
         own: Collection[TopicWanted],
         sources: Collection[str],
         create: bool,
+        most_bytes: int,
         clock: Clock,
         on_change: Callable[[], None],
     ) -> None:
+        """`most_bytes` is the largest record that our producers send, whatever a topic would take."""
         self._client = client
+        self._most_bytes = most_bytes
         self._own = {wanted.name: wanted for wanted in own}
         self._sources = frozenset(sources)
         self._create = create
@@ -70,7 +73,7 @@ class Topics:
 
     @property
     def limits(self) -> TopicLimits:
-        """The own topics that exist, with their `max.message.bytes`."""
+        """The own topics that exist, with the largest record that can be written to them."""
         return self._limits
 
     @property
@@ -105,9 +108,9 @@ class Topics:
         return topic in self._names
 
     async def limit_bytes(self, topic: str) -> int | None:
-        """The topic's `max.message.bytes` as it is now. Raises Unreachable."""
+        """The largest record that can be written to the topic as it is now. Raises Unreachable."""
         found = (await self._client.describe([topic])).get(topic)
-        return None if found is None else _limit(found)
+        return None if found is None else self._limit(found)
 
     async def run(self) -> None:
         """Watch for ever."""
@@ -167,9 +170,10 @@ class Topics:
             await self._list()
 
     def _judge(self) -> None:
-        known = {name: _limit(found) for name, found in self._found.items()}
+        known = {name: self._limit(found) for name, found in self._found.items()}
         # One that exists and cannot be described yet exists all the same.
-        self._limits = TopicLimits(by_topic=dict.fromkeys(self._own.keys() & self._names) | known)
+        unknown = dict.fromkeys(self._own.keys() & self._names, self._most_bytes)
+        self._limits = TopicLimits(by_topic=unknown | known)
         for name, found in self._found.items():
             why = tuple(faults(found, self._own[name]))
             if why != self._told.get(name, ()):
@@ -182,7 +186,7 @@ class Topics:
             self._told_missing_at = now
             log.error("topics do not exist, waiting for them", topics=sorted(self.missing))
 
-
-def _limit(found: TopicFound) -> int | None:
-    text = found.configs.get("max.message.bytes")
-    return int(text) if text is not None and text.isdigit() else None
+    def _limit(self, found: TopicFound) -> int:
+        text = found.configs.get("max.message.bytes", "")
+        # A record that our producer refuses would be planned, refused and planned again for ever.
+        return min(int(text), self._most_bytes) if text.isdigit() else self._most_bytes

@@ -110,6 +110,7 @@ class _Building:
             own=wanted(configuration),
             sources=self.subscriptions.topics,
             create=configuration.own_topics.create or broker.embedded,
+            most_bytes=self.connection.max_message_bytes,
             clock=self.clock,
             on_change=self.subscribe,
         )
@@ -205,6 +206,7 @@ class _Building:
             fanout=self._fanout(),
             pump=self.pump,
             sweep=self.sweep,
+            clock=self.clock,
         )
         self.meter.watch(self._gauges(worker, intake))
         return worker
@@ -240,6 +242,7 @@ class _Building:
                 "delivery": self.delivery_member.proven(),
                 "fanout": self.fanout_member.proven(),
             },
+            assignments=lambda: {"delivery": self.delivery_member.epoch, "fanout": self.fanout_member.epoch},
             queue_lag=lambda: {
                 (tenure.endpoint.tenant, tenure.endpoint.name): self.delivery_reader.behind(tenure.mailbox)
                 for tenure in intake.tenures.values()

@@ -12,6 +12,7 @@ import structlog
 from delivery.fanout import Fanout
 from delivery.intake import Intake
 from delivery.model import Endpoint, HaltReason
+from delivery.ports import Clock
 from delivery.settle import CommitPump
 from supervisor.configuration import Configuration
 from supervisor.health import ListenFailed, MetricsPage, serve
@@ -23,6 +24,11 @@ log = structlog.get_logger(__name__)
 
 FIRST_CONNECT_PAUSE_S = 0.5
 LONGEST_CONNECT_PAUSE_S = 5.0
+# A request that takes longer than this when the worker stops is waited for while the others go on.
+SLOW_S = 0.25
+DRAIN_LOOK_S = 0.05
+# What is kept of the drain for the requests that are then in flight.
+LAST_REQUESTS_S = 1.0
 FAILED = 1
 
 
@@ -81,6 +87,7 @@ class Worker:
         fanout: Fanout,
         pump: CommitPump,
         sweep: Sweep,
+        clock: Clock,
     ) -> None:
         self._configuration = configuration
         self._metrics = metrics
@@ -93,6 +100,7 @@ class Worker:
         self._fanout = fanout
         self._pump = pump
         self._sweep = sweep
+        self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._connected = False
         self.port: int | None = None
@@ -174,12 +182,24 @@ class Worker:
                 log.error("a part of the worker ended", part=name, exc_info=task.exception())
 
     async def _drain(self, hurry: asyncio.Event) -> None:
-        """No new request; let those in flight end, commit what is settled, then leave the groups."""
+        """Send no more, let what is in flight end, commit what is settled; only then are the groups left.
+
+        Endpoints that do not answer are waited for first, while the others go on: a queue is another worker's only
+        when this one has left, and nobody's events shall stand still for somebody else's silence.
+        """
         log.info("stopping")
+        began, drain_s = self._clock.monotonic(), self._configuration.process.drain_s
+        await self._fanout.stop()
+        while not hurry.is_set():
+            now = self._clock.monotonic()
+            waiting = self._intake.stop_slow(now, SLOW_S)
+            if now - began >= (drain_s - LAST_REQUESTS_S if waiting else SLOW_S):
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_LOOK_S):
+                    await hurry.wait()
         self._intake.stop()
-        drained, _ = await asyncio.gather(
-            self._sweep.stop(self._configuration.process.drain_s, hurry), self._fanout.stop()
-        )
+        drained = await self._sweep.stop(max(0.0, drain_s - (self._clock.monotonic() - began)), hurry)
         committed = await self._pump.flush()
         log.info("stopped", drained=drained, committed=committed)
 

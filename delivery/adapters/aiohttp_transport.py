@@ -38,6 +38,8 @@ _RESOLVER_THREADS: Final = 32
 _DNS_CACHE_S: Final = 10
 _NO_AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _TOKENS: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*")
+# aiohttp refuses these too, but only when the connection is there.
+_BREAK: Final = re.compile(r"[\r\n\0]")
 _NO_BODY: Final = httpx.ByteStream(b"")
 
 
@@ -98,11 +100,12 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         if network.proxy is not None and (why := literal_refusal(request.url.raw_host.decode(), _networks(network))):
             raise AddressRefused(why)
         body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else await request.aread()
+        target, headers = lane.target(request.url), _headers(request)
         try:
             answer = await lane.session.request(
                 request.method,
-                lane.target(request.url),
-                headers=CIMultiDict([(name.decode(), value.decode()) for name, value in request.headers.raw]),
+                target,
+                headers=headers,
                 data=body,
                 allow_redirects=False,
                 ssl=lane.tls or True,
@@ -152,6 +155,16 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             # The limit is on bytes.
             max_headers=MAX_HEAD_BYTES,
         )
+
+
+def _headers(request: httpx.Request) -> CIMultiDict[str]:
+    try:
+        pairs = [(name.decode(), value.decode()) for name, value in request.headers.raw]
+    except UnicodeDecodeError as error:
+        raise httpx.LocalProtocolError("a header is not UTF-8") from error
+    if any(_BREAK.search(text) for pair in pairs for text in pair):
+        raise httpx.LocalProtocolError("a header has a line break")
+    return CIMultiDict(pairs)
 
 
 def _networks(network: Network) -> list[IPv4Network | IPv6Network]:
@@ -204,12 +217,10 @@ class _Body(httpx.AsyncByteStream):
 
 
 def _of_exchange(error: Exception) -> httpx.TransportError:
-    """What happened after the connection was there, or while making the request."""
+    """What happened after the connection was there."""
     match error:
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
             return httpx.UnsupportedProtocol("not a URL that can be sent to")
-        case ValueError():
-            return httpx.LocalProtocolError("not a request that can be sent")
         case TimeoutError():
             return httpx.ReadTimeout("no answer in time")
         case aiohttp.ClientResponseError():

@@ -42,12 +42,13 @@ class Gauges:
     """What is asked at each scrape, on the event loop, and has to be answered from memory.
 
     `loop_states` names one of `states` for each endpoint that this worker knows, `kafka_member` says for each group
-    whether the membership is proven, `queue_lag` counts the records that wait.
+    whether the membership is proven, `assignments` how many it has got, `queue_lag` counts the records that wait.
     """
 
     states: tuple[str, ...]
     loop_states: Callable[[], Mapping[Name, str]]
     kafka_member: Callable[[], Mapping[str, bool]]
+    assignments: Callable[[], Mapping[str, int]]
     queue_lag: Callable[[], Mapping[Name, int]]
     buffered_bytes: Callable[[], int]
 
@@ -229,9 +230,12 @@ def _asked(gauges: Gauges | None) -> list[Metric]:
     member = GaugeMetricFamily("delivery_kafka_member", "1 while the membership is proven", labels=["group"])
     for group, proven in gauges.kafka_member().items():
         member.add_metric([group], float(proven))
+    rebalances = CounterMetricFamily("delivery_rebalances", "Assignments that this worker got", labels=["group"])
+    for group, count in gauges.assignments().items():
+        rebalances.add_metric([group], count)
     lag = GaugeMetricFamily("delivery_queue_lag", "Records that wait in the endpoint's queue", labels=_NAME)
     for name, count in gauges.queue_lag().items():
         lag.add_metric(name, count)
     buffered = GaugeMetricFamily("delivery_buffered_bytes", "Size of the records read ahead")
     buffered.add_metric([], gauges.buffered_bytes())
-    return [states, member, lag, buffered]
+    return [states, member, rebalances, lag, buffered]

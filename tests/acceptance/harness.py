@@ -299,9 +299,7 @@ class System:
         environ |= self.settings | {"DELIVERY_HTTP__LISTEN": f"127.0.0.1:{port}"} | settings
         log = self.folder / f"worker-{len(self.workers)}.log"
         with log.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(
-                *COMMAND, "run", env=environ, stdout=out, stderr=out
-            )
+            process = await asyncio.create_subprocess_exec(*COMMAND, "run", env=environ, stdout=out, stderr=out)
         worker = Worker(process, port, log)
         self.workers.append(worker)
         return worker

@@ -12,7 +12,7 @@ from typing import Any
 from delivery.adapters.aiohttp_transport import AiohttpTransport
 from delivery.adapters.http_sender import HttpSender
 from delivery.adapters.vetting_connector import AddressInfo, Lookup, system_lookup
-from delivery.model import Endpoint, Network, Outgoing, Reply
+from delivery.model import Answer, Endpoint, Network, NoAnswer, NotSent, Outcome, Outgoing, Reply
 
 LOOPBACK = ("127.0.0.1/32",)
 HEADERS = (
@@ -79,3 +79,14 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+def what(answer: Reply) -> tuple[str, Outcome | None]:
+    """The essence of a reply: status or kind, and outcome."""
+    match answer:
+        case Answer():
+            return str(answer.status), Outcome.CONFIRMED
+        case NoAnswer():
+            return answer.kind, answer.outcome
+        case NotSent():
+            return answer.kind, None

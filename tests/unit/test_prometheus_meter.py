@@ -143,6 +143,7 @@ def test_gauges_are_asked_at_each_scrape_and_one_state_of_a_loop_is_one() -> Non
         Gauges(
             states=("running", "halted"),
             loop_states=lambda: {("acme", "billing"): "halted"},
+            assignments=lambda: {"delivery": 3},
             kafka_member=lambda: {"webhooks.delivery": True, "webhooks.fanout": False},
             queue_lag=lambda: lag,
             buffered_bytes=lambda: 10,

@@ -1,0 +1,116 @@
+"""Workers come and go: nobody is interrupted, nothing is lost, and little is sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+import pytest
+
+from supervisor.demo.scripts import after, hang
+from tests.acceptance.harness import System, Worker, until
+from tests.services import TEST_IS_LONG
+
+ENDPOINTS = 10
+ROUND_TRIP_S = 0.02
+WATCHED_S = 60.0 if TEST_IS_LONG else 30.0
+STEP_S = 3.0
+
+
+class Load:
+    """Ten endpoints of 20 ms, and one that never answers, always with work."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.topic = system.source("orders")
+        self.paths = [system.endpoint("acme", f"e{n}", self.topic, EVENT_TYPES=f"kind{n}") for n in range(ENDPOINTS)]
+        for path in self.paths:
+            system.server.script(path, after(ROUND_TRIP_S, 204))
+        self.silent = system.endpoint("acme", "silent", self.topic, EVENT_TYPES="silent")
+        system.server.script(self.silent, hang())
+        self.sent: list[list[str]] = [[] for _ in self.paths]
+
+    async def fill(self, each: int) -> None:
+        """Queue `each` more events for every healthy endpoint, and some for the silent one."""
+        await self.system.produce(self.topic, [b"{}"] * 5, [("event-type", b"silent")])
+        for n, ids in enumerate(self.sent):
+            ids += await self.system.produce(self.topic, [b"{}"] * each, [("event-type", b"kind%d" % n)])
+
+    def rate(self, since: float, until_at: float) -> float:
+        """Requests per second at the healthy endpoints together."""
+        seen = sum(since <= s.at < until_at for path in self.paths for s in self.system.server.requests(path))
+        return seen / (until_at - since)
+
+
+async def _steady(system: System, load: Load) -> Worker:
+    await system.create(load.topic)
+    await load.fill(int((WATCHED_S + 40) / ROUND_TRIP_S))
+    first = await system.run()
+    await system.run()
+    for path in load.paths:
+        await system.server.arrived(path, 20, 60)
+    return first
+
+
+@pytest.mark.asyncio
+@pytest.mark.serial
+@pytest.mark.timeout(400)
+async def test_a_third_worker_that_joins_and_leaves_all_the_time_costs_nobody_his_rate(system: System) -> None:
+    load = Load(system)
+    first = await _steady(system, load)
+    calm_from = time.monotonic()
+    await asyncio.sleep(10)  # noqa: ASYNC251 - the undisturbed rate is measured
+    calm = load.rate(calm_from, time.monotonic())
+
+    stormy_from = time.monotonic()
+    moves = 0
+    while time.monotonic() - stormy_from < WATCHED_S:
+        third = await system.run()
+        await asyncio.sleep(STEP_S)
+        moves += 2
+        assert await third.stop() == 0
+    stormy = load.rate(stormy_from, time.monotonic())
+
+    for path, ids in zip(load.paths, load.sent, strict=True):
+        await until(lambda p=path, n=len(ids): len(system.server.ids(p)) >= n, 120, f"{path}: all")  # type: ignore[misc]
+    repeated = {path: len(system.server.order(path)) - len(system.server.ids(path)) for path in load.paths}
+    print(f"\ncalm {calm:.0f}/s, with {moves} rebalances {stormy:.0f}/s ({stormy / calm:.1%}), repeated {repeated}")
+    for path, ids in zip(load.paths, load.sent, strict=True):
+        assert sorted(system.server.ids(path)) == sorted(ids), "nothing lost"
+        assert system.server.ids(path) == ids, "first arrivals are in order"
+    assert stormy >= 0.95 * calm
+    # What was in flight or settled while the group rebalanced: at most a second's worth per endpoint and move.
+    assert max(repeated.values()) <= moves * (1.0 / ROUND_TRIP_S)
+    assert first.process.returncode is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(240)
+async def test_the_group_settles_within_a_second_and_stays_settled_under_commits(system: System) -> None:
+    load = Load(system)
+    first = await _steady(system, load)
+
+    async def assignments() -> float:
+        return await first.metric("delivery_rebalances_total", group="delivery")
+
+    before = await assignments()
+    joined_at = time.monotonic()
+    third = await system.run()
+    ready_after = time.monotonic() - joined_at
+    await asyncio.sleep(8)  # noqa: ASYNC251 - it has to stay settled that long, committing ten times a second
+
+    assert await assignments() - before <= 2, "one rebalance for the one that joined"
+    asked = time.monotonic()
+    await third.stop()
+
+    async def moved() -> bool:
+        return sum(1 for label in await first.loops() if label.startswith("acme/")) >= (ENDPOINTS + 1) // 2
+
+    await until(moved, 5, "the two that stay share everything")
+    print(f"\njoined and ready after {ready_after:.1f} s, left and shared again after {time.monotonic() - asked:.1f} s")
+    gaps = [
+        max(later.at - earlier.at for earlier, later in itertools.pairwise(system.server.requests(path)))
+        for path in load.paths
+    ]
+    assert max(gaps) <= 1.0

@@ -1,0 +1,276 @@
+"""Topics that are missing, grow, have gaps or go away for a while; and where reading them begins."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import NewPartitions
+
+from supervisor.demo.scripts import after, always
+from tests.acceptance.harness import System, Worker, until
+from tests.services import Service
+
+# The worker lists the topics every 3 s; joining takes a moment.
+NOTICED_S = 10.0
+
+
+async def _logged(worker: Worker, text: str, timeout_s: float = 15.0) -> None:
+    await until(lambda: text in worker.logged(), timeout_s, f"logged: {text}")
+
+
+async def _ends(system: System, topic: str) -> int:
+    """The end offset of partition 0, markers of transactions included."""
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    consumer = AIOKafkaConsumer(bootstrap_servers=system.bootstrap, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        partition = TopicPartition(topic, 0)
+        return int((await consumer.end_offsets([partition]))[partition])
+    finally:
+        await consumer.stop()
+
+
+async def _committed_to_the_end(system: System, group: str, topic: str) -> None:
+    async def there() -> bool:
+        return await system.committed(group, topic) == await _ends(system, topic)
+
+    await until(there, 10, f"{group} has committed all of {topic}")
+
+
+@pytest.mark.asyncio
+async def test_kg12_a_missing_source_is_waited_for_while_the_others_flow_and_nothing_is_created(
+    system: System,
+) -> None:
+    there, absent = system.source("there"), system.source("absent")
+    path = system.endpoint("acme", "a", f"{there},{absent}")
+    other = system.endpoint("acme", "b", absent)
+    for one in (path, other):
+        system.server.script(one, always(204))
+    await system.create(there)
+    worker = await system.run()
+    first = await system.produce(there, [b"1"] * 3)
+
+    await system.server.arrived(path, 3, 15)
+    await _logged(worker, "topics do not exist, waiting for them")
+    assert absent in worker.logged()
+    # Several looks of the worker: whatever would create the topic has had its chance.
+    await asyncio.sleep(NOTICED_S)  # noqa: ASYNC251 - that something does not happen takes time
+    ours = {name for name in await (await system.admin()).list_topics() if system.prefix in name}
+    own = {system.queue("acme", "a"), system.queue("acme", "b"), f"{system.prefix}.acme.dead-letters"}
+    assert ours == {there} | own, "nothing but what the worker may create"
+
+    await system.create(absent)
+    later = await system.produce(absent, [b"2"] * 2)
+    created_at = time.monotonic()
+    await system.server.arrived(other, 2, NOTICED_S)
+    await system.server.arrived(path, 5, NOTICED_S)
+    assert time.monotonic() - created_at < NOTICED_S
+    assert system.server.order(other) == later
+    assert system.server.order(path) == first + later
+
+
+@pytest.mark.asyncio
+async def test_kg12_a_source_that_is_deleted_while_it_runs_does_not_come_back_and_stops_nobody(
+    system: System,
+) -> None:
+    kept, gone = system.source("kept"), system.source("gone")
+    path = system.endpoint("acme", "a", f"{kept},{gone}")
+    system.server.script(path, always(204))
+    await system.create(kept, gone)
+    worker = await system.run()
+    ids = await system.produce(gone, [b"1"])
+    await system.server.arrived(path, 1, 15)
+
+    await system.delete(gone)
+    await asyncio.sleep(NOTICED_S)  # noqa: ASYNC251 - that something does not happen takes time
+    assert gone not in await (await system.admin()).list_topics()
+    ids += await system.produce(kept, [b"2"])
+    await system.server.arrived(path, 2, NOTICED_S)
+    assert (await worker.get("/readyz"))[0] == 200
+
+    await system.create(gone)
+    ids += await system.produce(gone, [b"3"])
+    await system.server.arrived(path, 3, 2 * NOTICED_S)
+    assert system.server.order(path) == ids
+
+
+@pytest.mark.asyncio
+async def test_start_latest_skips_what_was_there_but_nothing_of_a_partition_that_is_added_later(
+    system: System,
+) -> None:
+    topic = system.source("orders")
+    path = system.endpoint("acme", "a", topic)
+    system.server.script(path, always(204))
+    await system.create(topic)
+    await system.produce(topic, [b"old"] * 5)
+    worker = await system.run(DELIVERY_START="latest")
+    await _logged(worker, "a source topic is read for the first time")
+    ids = await system.produce(topic, [b"new"] * 3)
+    await system.server.arrived(path, 3, 10)
+    assert await worker.stop() == 0
+
+    await (await system.admin()).create_partitions({topic: NewPartitions(2)})
+
+    async def two() -> bool:
+        described = await (await system.admin()).describe_topics([topic])
+        return len(described[0]["partitions"]) == 2
+
+    await until(two, 10, "two partitions")
+    added = await system.produce(topic, [b"added"] * 4, partition=1)
+    await system.run(DELIVERY_START="latest")
+
+    await system.server.arrived(path, 7, 20)
+    await asyncio.sleep(0.5)  # whatever else would come has its chance
+    assert system.server.order(path) == ids + added
+
+
+@pytest.mark.asyncio
+async def test_a_partition_that_is_added_while_it_runs_is_read_too(system: System) -> None:
+    topic = system.source("orders")
+    path = system.endpoint("acme", "a", topic)
+    system.server.script(path, always(204))
+    await system.create(topic)
+    await system.run(DELIVERY_START="latest")
+    await (await system.admin()).create_partitions({topic: NewPartitions(2)})
+    added = await system.produce(topic, [b"added"] * 4, partition=1)
+
+    await system.server.arrived(path, 4, 60)
+
+    assert system.server.order(path) == added
+
+
+@pytest.mark.asyncio
+async def test_a_queue_with_three_partitions_is_refused_and_the_others_flow(system: System) -> None:
+    topic = system.source("orders")
+    wrong = system.endpoint("acme", "wrong", topic)
+    path = system.endpoint("acme", "right", topic)
+    for one in (wrong, path):
+        system.server.script(one, always(204))
+    await system.create(topic)
+    await system.create(system.queue("acme", "wrong"), partitions=3)
+    worker = await system.run()
+    ids = await system.produce(topic, [b"{}"] * 3)
+
+    await system.server.arrived(path, 3, 15)
+
+    assert system.server.order(path) == ids
+    assert await worker.state("acme/wrong") == ("halted", "queue_misconfigured")
+    assert "3 partitions" in (await worker.loops())["acme/wrong"]["detail"]
+    assert system.server.count(wrong) == 0
+
+
+@pytest.mark.asyncio
+async def test_an_endpoint_that_is_not_enabled_queues_and_is_sent_everything_once_it_is(system: System) -> None:
+    topic = system.source("orders")
+    path = system.endpoint("acme", "later", topic, ENABLED="false")
+    system.server.script(path, always(204))
+    await system.create(topic)
+    worker = await system.run()
+    ids = await system.produce(topic, [b"{}"] * 20)
+    queued = await system.read(system.queue("acme", "later"), 15, 20)
+
+    assert [dict(record.headers)["webhook-id"].decode() for record in queued] == ids
+    assert await worker.state("acme/later") == ("disabled", "")
+    assert system.server.count() == 0
+    assert await worker.stop() == 0
+
+    system.endpoint("acme", "later", topic, ENABLED="true")
+    await system.run()
+    await system.server.arrived(path, 20, 15)
+    assert system.server.order(path) == ids
+
+
+@pytest.mark.asyncio
+async def test_ko08_what_a_producer_rolled_back_is_not_delivered_and_ko01_gaps_stall_nothing(
+    system: System,
+) -> None:
+    """Each transaction leaves a marker that has an offset of its own and is no record."""
+    topic = system.source("orders")
+    path = system.endpoint("acme", "a", topic)
+    system.server.script(path, always(204))
+    await system.create(topic)
+    await system.run()
+    producer = AIOKafkaProducer(bootstrap_servers=system.bootstrap, transactional_id=f"{system.prefix}-test")
+    await producer.start()
+    committed: list[str] = []
+    try:
+        for number in range(12):
+            await producer.begin_transaction()
+            ids = [f"msg_{number}_{n}" for n in range(3)]
+            for event in ids:
+                await producer.send(topic, b"{}", partition=0, headers=[("webhook-id", event.encode())])
+            if number % 3 == 1:
+                await producer.abort_transaction()
+            else:
+                await producer.commit_transaction()
+                committed += ids
+    finally:
+        await producer.stop()
+
+    await system.server.arrived(path, len(committed), 15)
+    last = await system.produce(topic, [b"{}"])
+    await system.server.arrived(path, len(committed) + 1, 5)
+
+    assert system.server.order(path) == committed + last
+    await _committed_to_the_end(system, "delivery", system.queue("acme", "a"))
+    await _committed_to_the_end(system, "fanout", topic)
+
+
+@pytest.mark.asyncio
+async def test_ko09_a_clean_restart_delivers_nothing_again_and_leaves_no_lag_of_one(system: System) -> None:
+    topic = system.source("orders")
+    path = system.endpoint("acme", "a", topic)
+    system.server.script(path, always(204))
+    await system.create(topic)
+    worker = await system.run()
+    ids = await system.produce(topic, [b"{}"] * 5)
+    await system.server.arrived(path, 5, 15)
+    assert await worker.stop() == 0
+    await _committed_to_the_end(system, "delivery", system.queue("acme", "a"))
+    await _committed_to_the_end(system, "fanout", topic)
+
+    await system.run()
+    ids += await system.produce(topic, [b"{}"])
+    await system.server.arrived(path, 6, 15)
+
+    assert system.server.order(path) == ids
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(240)
+async def test_kg09_a_worker_outlives_a_restart_of_the_only_broker_and_loses_nothing(
+    own_kafka: Service, tmp_path: Path
+) -> None:
+    async with System(await asyncio.to_thread(own_kafka.start), tmp_path) as system:
+        topic = system.source("orders")
+        path = system.endpoint("acme", "a", topic)
+        system.server.script(path, after(0.01, 204))
+        await system.create(topic)
+        worker = await system.run()
+        ids = await system.produce(topic, [b"{}"] * 1000)
+        await system.server.arrived(path, 200, 30)
+
+        await asyncio.to_thread(own_kafka.stop)
+
+        async def not_ready() -> bool:
+            return (await worker.get("/readyz"))[0] == 503
+
+        await until(not_ready, 15, "/readyz says so")
+        assert (await worker.get("/livez"))[0] == 200
+        await asyncio.to_thread(own_kafka.start)
+        back_at = time.monotonic()
+        await worker.ready()
+        print(f"\nready {time.monotonic() - back_at:.1f} s after the broker was")
+        ids += await system.produce(topic, [b"{}"] * 50)
+        await until(lambda: system.server.ids(path) == ids, 90, "everything arrived, in order")
+
+        assert worker.process.returncode is None
+        again = system.server.duplicates(path)
+        assert len(again) <= 256, "at most what was settled and not committed yet"
+        await _committed_to_the_end(system, "delivery", system.queue("acme", "a"))
+        assert await system.dead_letters("acme") == []
