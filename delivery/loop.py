@@ -11,6 +11,7 @@ import structlog
 
 from delivery.model import (
     Answer,
+    DeadLetterReason,
     Delivered,
     Delivery,
     Halted,
@@ -95,8 +96,8 @@ class DeliveryLoop:
                     await self._wait(at)
                 case Complete():
                     await self._complete()
-                case DeadLetter():
-                    halt = await self._dead_letter()
+                case DeadLetter(reason=reason):
+                    halt = await self._dead_letter(reason)
                     if halt is not None:
                         return await self._halt(halt)
                 case Halt():
@@ -182,12 +183,12 @@ class DeliveryLoop:
             self._around.meter.left_out(self._endpoint, outgoing.left_out)
         return await self._around.sender.send(self._endpoint, outgoing, timeout_s)
 
-    async def _dead_letter(self) -> Halt | None:
+    async def _dead_letter(self, reason: DeadLetterReason) -> Halt | None:
         tenure = self._tenure
         if self._delivery is None:
             await self._take()
             return None
-        tenure.standing = decide.expired(tenure.standing)
+        tenure.standing = decide.dead(tenure.standing, reason)
         progress = tenure.standing.in_hand
         if progress is None or progress.reason is None:
             raise RuntimeError("a dead letter needs a reason")

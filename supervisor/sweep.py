@@ -94,15 +94,21 @@ class Sweep:
         due = {q: o.tenure.standing.due_at for q in self._just_halted if (o := self._owned.get(q)) is not None}
         self._just_halted.clear()
         known = {queue: at for queue, at in due.items() if at is not None}
+        moved: list[tuple[_Owned, Standing]] = []
         for queue, at in spread(known, [self._chance() for _ in known]).items():
-            owned = self._owned.get(queue)
-            # Meanwhile the queue may have been lost, or its loop started.
-            if owned is not None and owned.tenure.standing.due_at == known[queue] != at:
+            if at != known[queue]:
+                owned = self._owned[queue]
                 if owned.timer is not None:
                     owned.timer.cancel()
                     owned.timer = None
-                await self._store(owned.tenure, dataclasses.replace(owned.tenure.standing, due_at=at))
+                standing = owned.tenure.standing = dataclasses.replace(owned.tenure.standing, due_at=at)
+                moved.append((owned, standing))
+        # Before anything is awaited: the first of them may be due at any moment.
         self._apply(*self._owned)
+        for owned, standing in moved:
+            # Meanwhile the queue may have been lost, or its loop started.
+            if not owned.tenure.lost and owned.tenure.standing is standing:
+                await self._store(owned.tenure, standing)
 
     def _apply(self, *queues: str) -> None:
         if self._stopping:

@@ -69,6 +69,10 @@ class Membership(Protocol):
         """Kafka confirmed the membership recently."""
         ...
 
+    async def stop(self) -> None:
+        """Leave; harmless when that was done before."""
+        ...
+
 
 class Worker:
     """Holds the parts, keeps their tasks alive, and shows how they are (`supervisor.view.WorkerView`)."""
@@ -190,6 +194,8 @@ class Worker:
         log.info("stopping")
         began, drain_s = self._clock.monotonic(), self._configuration.process.drain_s
         await self._fanout.stop()
+        # Nothing of the other group is in flight: its partitions need not wait for a slow endpoint.
+        await self._members[1].stop()
         while not hurry.is_set():
             now = self._clock.monotonic()
             waiting = self._intake.stop_slow(now, SLOW_S)
@@ -209,27 +215,31 @@ class Worker:
             task.cancel()
         if living:
             await asyncio.wait(living)
-        # Members were connected last and leave first, so that others take over at once.
-        for name, service in reversed(list(self._services.items())):
-            try:
-                await service.stop()
-            except Exception as error:
-                log.warning("closing failed", part=name, error=type(error).__name__)
+        await asyncio.gather(*(self._stop_service(name, service) for name, service in self._services.items()))
         if everything:
             await self._transport.aclose()
+
+    async def _stop_service(self, name: str, service: Service) -> None:
+        try:
+            await service.stop()
+        except Exception as error:
+            log.warning("closing failed", part=name, error=type(error).__name__)
 
     def dead_tasks(self) -> Sequence[str]:
         """Parts that ended although nobody cancelled them."""
         return [name for name, task in self._tasks.items() if task.done() and not task.cancelled()]
 
     def not_ready(self) -> Sequence[str]:
-        """Empty when this worker is a member of both groups."""
+        """Empty when this worker is a member of both groups, as far as there is something for it to do in them."""
         if not self._connected:
             return ["not connected to Kafka"]
+        endpoints = self._configuration.endpoints
+        wanted = (any(endpoint.enabled for endpoint in endpoints), bool(endpoints))
         why = []
-        for name, member in zip(("delivery", "fan-out"), self._members, strict=True):
+        for name, member, is_wanted in zip(("delivery", "fan-out"), self._members, wanted, strict=True):
             if not member.topics:
-                why.append(f"{name}: no topic exists yet")
+                if is_wanted:
+                    why.append(f"{name}: no topic exists yet")
             elif not (member.settled_in and member.proven()):
                 why.append(f"{name}: not a member of the group now")
         return why

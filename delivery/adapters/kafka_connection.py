@@ -16,6 +16,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 # JoinGroup is answered when the last member has joined, at the latest after the rebalance timeout.
 REBALANCE_TIMEOUT_S = 10.0
 GROUP_REQUEST_TIMEOUT_S = 15.0
+# How late a partition that is added to a source topic is noticed; the client's own default is 5 minutes.
+METADATA_S = 30.0
 # A paused and resumed partition waits for the outstanding long poll to return.
 FETCH_WAIT_S = 0.1
 # One fetch answer; the memory that a reader needs beside its mailboxes.
@@ -69,6 +71,7 @@ class KafkaConnection:
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT_S * 1000),
             request_timeout_ms=int(GROUP_REQUEST_TIMEOUT_S * 1000),
             max_poll_interval_ms=int(self.max_poll_interval_s * 1000),
+            metadata_max_age_ms=int(METADATA_S * 1000),
             partition_assignment_strategy=[RoundRobinPartitionAssignor],
             max_partition_fetch_bytes=1024,
             fetch_max_bytes=1024,

@@ -58,9 +58,10 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         if self._poll is not None:
             self._poll.cancel()
             await asyncio.wait([self._poll])
-        if self._consumer is not None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
             try:
-                await asyncio.wait_for(self._consumer.stop(), LEAVE_S)
+                await asyncio.wait_for(consumer.stop(), LEAVE_S)
             except (KafkaError, TimeoutError) as error:
                 log.warning("leaving the group failed", group=self._group, error=type(error).__name__)
 

@@ -75,6 +75,9 @@ def _between_records(standing: Standing, endpoint: Endpoint) -> Step:
 
 
 def _attempt(standing: Standing, progress: Progress, endpoint: Endpoint, now: float) -> Step:
+    if progress.crashes >= backoff.attempts(endpoint.retry):
+        # A record that our own code cannot deal with must not stop the endpoint for ever.
+        return DeadLetter(reason=DeadLetterReason.UNSENDABLE)
     ends_at = _ends_at(progress, endpoint)
     start_at = max(progress.next_at, standing.not_before)
     # Half-open: nothing starts at or after the end, and a wait that cannot fit is not begun.
@@ -178,14 +181,15 @@ def _failed(standing: Standing, verdict: Retry) -> Standing:
     return dataclasses.replace(standing, failing=standing.failing + 1, failing_class=verdict.status_class)
 
 
-def expired(standing: Standing) -> Standing:
-    """The record in hand ran out of time while it waited; it counts as failing when it was ever sent."""
+def dead(standing: Standing, reason: DeadLetterReason) -> Standing:
+    """The record in hand is to be dead-lettered; one that ran out of time counts as failing when it was ever sent."""
     progress = standing.in_hand
     if progress is None or progress.fate is not Fate.OPEN:
         return standing
-    if progress.requests and progress.last_retry is not None:
+    if reason is DeadLetterReason.EXPIRED and progress.requests and progress.last_retry is not None:
         standing = _failed(standing, progress.last_retry)
-    return _with(standing, progress, fate=Fate.DEAD, reason=DeadLetterReason.EXPIRED)
+    detail = f"its loop crashed {progress.crashes} times" if reason is DeadLetterReason.UNSENDABLE else ""
+    return _with(standing, progress, fate=Fate.DEAD, reason=reason, detail=detail)
 
 
 def completed(standing: Standing) -> Standing:

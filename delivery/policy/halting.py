@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import assert_never
 
 from delivery.model import Endpoint, HaltReason
 from delivery.policy.standing import Fate, Progress, Standing
@@ -13,7 +14,7 @@ def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_
     """The standing of a loop that ended at `now`: when it starts again, and what it starts with.
 
     Rejections pause for `pause_s`, lengthened by `growth` for each such halt since the last delivery; failing and held
-    endpoints double theirs. Never sooner than the endpoint asked.
+    endpoints double theirs, and so does a record that crashes its loop. Never sooner than the endpoint asked.
     """
     pause_s = endpoint.halt.pause_s
     changes: dict[str, int | float | None] = {}
@@ -25,6 +26,9 @@ def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_
             pause_s = _lengthened(endpoint, 2.0, standing.pauses)
             changes["pauses"] = standing.pauses + 1
             changes["failing"] = 0
+        case HaltReason.CRASHED:
+            crashes = standing.in_hand.crashes if standing.in_hand is not None else 0
+            pause_s = _lengthened(endpoint, 2.0, crashes)
         case _:
             pass
     if halt.reason is HaltReason.HOLD and standing.held_since is None:
@@ -37,7 +41,7 @@ def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_
         halt_detail=halt.detail,
         halted_wall_s=wall_s,
         due_at=max(now + pause_s, standing.not_before),
-        in_hand=_kept(standing.in_hand),
+        in_hand=_kept(standing.in_hand, halt.reason),
     )
     return dataclasses.replace(standing, **changes)  # type: ignore[arg-type]
 
@@ -48,13 +52,21 @@ def _lengthened(endpoint: Endpoint, growth: float, earlier: int) -> float:
     return min(limit, endpoint.halt.pause_s * growth ** min(earlier, 64))
 
 
-def _kept(progress: Progress | None) -> Progress | None:
+def _kept(progress: Progress | None, reason: HaltReason) -> Progress | None:
     """The record in hand as the next run finds it: a verdict stands, a hold begins a new run of attempts."""
-    if progress is None or progress.fate not in (Fate.HELD, Fate.OUR_FAULT):
-        return progress
-    if progress.fate is Fate.OUR_FAULT:
-        return dataclasses.replace(progress, fate=Fate.OPEN, detail="")
-    return dataclasses.replace(progress, fate=Fate.OPEN, attempts=0, next_at=0.0)
+    if progress is None:
+        return None
+    if reason is HaltReason.CRASHED:
+        return dataclasses.replace(progress, crashes=progress.crashes + 1)
+    match progress.fate:
+        case Fate.HELD:
+            return dataclasses.replace(progress, fate=Fate.OPEN, attempts=0, next_at=0.0)
+        case Fate.OUR_FAULT:
+            return dataclasses.replace(progress, fate=Fate.OPEN, detail="")
+        case Fate.OPEN | Fate.DELIVERED | Fate.DEAD:
+            return progress
+        case _ as never:
+            assert_never(never)
 
 
 def started(standing: Standing) -> Standing:

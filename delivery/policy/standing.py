@@ -22,8 +22,9 @@ class Fate(enum.StrEnum):
 class Progress:
     """The attempts made for the record in hand; `offset` and `event_id` say which record that is.
 
-    `attempts` counts this run of attempts, `requests` all of them (a hold begins a new run). `expires_at` is
-    when the event's maximal age is reached; a deadline counts from `first_at`.
+    `attempts` counts this run of attempts, `requests` all of them (a hold begins a new run), `crashes` the loops that
+    ended by a fault of ours with this record in hand. `expires_at` is when the event's maximal age is reached; a
+    deadline counts from `first_at`.
     """
 
     offset: int
@@ -31,6 +32,7 @@ class Progress:
     expires_at: float | None = None
     attempts: int = 0
     requests: int = 0
+    crashes: int = 0
     first_at: float | None = None
     first_wall_s: float | None = None
     last_wall_s: float | None = None

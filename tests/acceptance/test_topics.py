@@ -42,6 +42,29 @@ async def _committed_to_the_end(system: System, group: str, topic: str) -> None:
     await until(there, 10, f"{group} has committed all of {topic}")
 
 
+async def _add_partition(system: System, topic: str) -> None:
+    await (await system.admin()).create_partitions({topic: NewPartitions(2)})
+
+    async def two() -> bool:
+        described = await (await system.admin()).describe_topics([topic])
+        return len(described[0]["partitions"]) == 2
+
+    await until(two, 10, "two partitions")
+
+
+async def _write_added(system: System, topic: str, count: int) -> list[str]:
+    """Write to partition 1, with a producer that does not remember the topic as it was."""
+    ids = [f"added_{number}" for number in range(count)]
+    producer = AIOKafkaProducer(bootstrap_servers=system.bootstrap)
+    await producer.start()
+    try:
+        for event in ids:
+            await producer.send_and_wait(topic, b"{}", partition=1, headers=[("webhook-id", event.encode())])
+    finally:
+        await producer.stop()
+    return ids
+
+
 @pytest.mark.asyncio
 async def test_kg12_a_missing_source_is_waited_for_while_the_others_flow_and_nothing_is_created(
     system: System,
@@ -114,14 +137,8 @@ async def test_start_latest_skips_what_was_there_but_nothing_of_a_partition_that
     await system.server.arrived(path, 3, 10)
     assert await worker.stop() == 0
 
-    await (await system.admin()).create_partitions({topic: NewPartitions(2)})
-
-    async def two() -> bool:
-        described = await (await system.admin()).describe_topics([topic])
-        return len(described[0]["partitions"]) == 2
-
-    await until(two, 10, "two partitions")
-    added = await system.produce(topic, [b"added"] * 4, partition=1)
+    await _add_partition(system, topic)
+    added = await _write_added(system, topic, 4)
     await system.run(DELIVERY_START="latest")
 
     await system.server.arrived(path, 7, 20)
@@ -135,9 +152,10 @@ async def test_a_partition_that_is_added_while_it_runs_is_read_too(system: Syste
     path = system.endpoint("acme", "a", topic)
     system.server.script(path, always(204))
     await system.create(topic)
-    await system.run(DELIVERY_START="latest")
-    await (await system.admin()).create_partitions({topic: NewPartitions(2)})
-    added = await system.produce(topic, [b"added"] * 4, partition=1)
+    worker = await system.run(DELIVERY_START="latest")
+    await _logged(worker, "a source topic is read for the first time")
+    await _add_partition(system, topic)
+    added = await _write_added(system, topic, 4)
 
     await system.server.arrived(path, 4, 60)
 
