@@ -193,17 +193,28 @@ class _Building:
             "delivery member": self.delivery_member,
             "fan-out member": self.fanout_member,
         }
-        intake = self._intake()
+        intake, fanout = self._intake(), self._fanout()
         worker = Worker(
             configuration=self.configuration,
             metrics=self.meter,
             services=services,
+            forever={
+                "topics": self.topics.run,
+                "delivery member": self.delivery_member.run,
+                "fan-out member": self.fanout_member.run,
+                "delivery reader": self.delivery_reader.run,
+                "fan-out reader": self.fanout_reader.run,
+                "intake": intake.run,
+                "fan-out": fanout.run,
+                "commit pump": self.pump.run,
+                "sweep": self.sweep.run,
+            },
             transport=self.transport,
             topics=self.topics,
             queues=self.queues,
             members=(self.delivery_member, self.fanout_member),
             intake=intake,
-            fanout=self._fanout(),
+            fanout=fanout,
             pump=self.pump,
             sweep=self.sweep,
             clock=self.clock,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -40,7 +40,7 @@ class Service(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Disconnect; called after a failed start too."""
+        """Disconnect; called after a failed start too, and more than once."""
         ...
 
 
@@ -75,7 +75,7 @@ class Membership(Protocol):
 
 
 class Worker:
-    """Holds the parts, keeps their tasks alive, and shows how they are (`supervisor.view.WorkerView`)."""
+    """Holds the parts, watches over the tasks that have to live, and shows how they are (`supervisor.view.WorkerView`)."""
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class Worker:
         configuration: Configuration,
         metrics: MetricsPage,
         services: Mapping[str, Service],
+        forever: Mapping[str, Callable[[], Coroutine[Any, Any, None]]],
         transport: Closing,
         topics: Topics,
         queues: Mapping[str, Endpoint],
@@ -96,6 +97,7 @@ class Worker:
         self._configuration = configuration
         self._metrics = metrics
         self._services = services
+        self._forever = forever
         self._transport = transport
         self._topics = topics
         self._queues = queues
@@ -166,15 +168,8 @@ class Worker:
         await self._topics.refresh()
 
     def _spawn(self) -> None:
-        forever: dict[str, Coroutine[Any, Any, None]] = {
-            "topics": self._topics.run(),
-            "intake": self._intake.run(),
-            "fan-out": self._fanout.run(),
-            "commit pump": self._pump.run(),
-            "sweep": self._sweep.run(),
-        }
-        for name, work in forever.items():
-            self._tasks[name] = asyncio.create_task(work, name=name)
+        for name, run in self._forever.items():
+            self._tasks[name] = asyncio.create_task(run(), name=name)
 
     async def _until(self, stop: asyncio.Event) -> None:
         """Wait for the stop signal, or for a task that should have lived."""

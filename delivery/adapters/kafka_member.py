@@ -35,7 +35,6 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         self._group = group
         self._clock = clock
         self._consumer: AIOKafkaConsumer | None = None
-        self._poll: asyncio.Task[None] | None = None
         self._topics: frozenset[str] = frozenset()
         self._proof = float("-inf")
         self._changed = asyncio.Event()
@@ -50,14 +49,10 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         self._consumer = self._connection.member(self._group)
         await self._consumer.start()
         self._watch_heartbeats(self._consumer)
-        self._poll = asyncio.create_task(self._keep_polling(self._consumer), name=f"member {self._group}")
 
     async def stop(self) -> None:
         """Leave the group, so that others take over at once."""
         self.settled_in = False
-        if self._poll is not None:
-            self._poll.cancel()
-            await asyncio.wait([self._poll])
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             try:
@@ -133,15 +128,18 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         # Not through the group's own connection: there it would queue behind a JoinGroup.
         return await self._topics_client.committed(self._group, partitions)
 
-    async def _keep_polling(self, consumer: AIOKafkaConsumer) -> None:
+    async def run(self) -> None:
+        """Poll for ever: that alone keeps the client in the group."""
         while True:
-            if not self._topics:
+            consumer = self._consumer
+            if consumer is None or not self._topics:
                 await asyncio.sleep(POLL_S)
                 continue
             try:
                 await consumer.getmany(timeout_ms=int(POLL_S * 1000))
             except (KafkaError, AssertionError) as error:
-                log.warning("group member", group=self._group, error=type(error).__name__)
+                if consumer is self._consumer:
+                    log.warning("group member", group=self._group, error=type(error).__name__)
                 await asyncio.sleep(POLL_S)
 
     def _watch_heartbeats(self, consumer: AIOKafkaConsumer) -> None:

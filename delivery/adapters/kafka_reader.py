@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.mailbox import Mailbox
-from delivery.model import Partition
+from delivery.model import Partition, Record
 from delivery.ports import Unreachable
 
 log = structlog.get_logger(__name__)
@@ -41,25 +41,39 @@ class KafkaReader:
         self._buffer_bytes = buffer_bytes
         self._on_gap = on_gap
         self._consumer: AIOKafkaConsumer | None = None
-        self._reading: asyncio.Task[None] | None = None
         self._boxes: dict[Partition, Mailbox] = {}
         self._changed = False
         self._any = asyncio.Event()
         self.bytes = 0
 
     async def start(self) -> None:
-        """Connect and begin to read whatever is opened."""
+        """Connect."""
         self._consumer = self._connection.reader()
         await self._consumer.start()
-        self._reading = asyncio.create_task(self._read(self._consumer), name="reader")
 
     async def stop(self) -> None:
-        """Stop reading."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait([self._reading])
-        if self._consumer is not None:
-            await self._consumer.stop()
+        """Disconnect."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
+
+    async def run(self) -> None:
+        """Read whatever is opened, for ever."""
+        while True:
+            await self._any.wait()
+            consumer = self._consumer
+            if consumer is None:
+                await asyncio.sleep(POLL_S)
+                continue
+            try:
+                for topic_partition, records in (await consumer.getmany(timeout_ms=int(POLL_S * 1000))).items():
+                    await self._deal(consumer, topic_partition, records)
+            except OffsetOutOfRangeError as error:
+                for topic_partition, wanted in error.args[0].items():
+                    await self._reposition(Partition(*topic_partition), wanted)
+            except (KafkaError, AssertionError) as error:
+                log.warning("reading failed", error=type(error).__name__)
+                await asyncio.sleep(POLL_S)
 
     async def oldest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The logs' first offsets. Raises Unreachable."""
@@ -120,26 +134,6 @@ class KafkaReader:
         if self._consumer is not None and not self._changed and self._boxes.get(mailbox.partition) is mailbox:
             self._consumer.resume(TopicPartition(*mailbox.partition))
 
-    async def _read(self, consumer: AIOKafkaConsumer) -> None:
-        while True:
-            await self._any.wait()
-            try:
-                batches = await consumer.getmany(timeout_ms=int(POLL_S * 1000))
-            except OffsetOutOfRangeError as error:
-                for topic_partition, wanted in error.args[0].items():
-                    await self._reposition(Partition(*topic_partition), wanted)
-                continue
-            except (KafkaError, AssertionError) as error:
-                log.warning("reading failed", error=type(error).__name__)
-                await asyncio.sleep(POLL_S)
-                continue
-            for topic_partition, records in batches.items():
-                mailbox = self._boxes.get(Partition(*topic_partition))
-                if mailbox is not None:
-                    self._fill(consumer, mailbox, records)
-                    # Past what closes a transaction: otherwise a finished queue would show a lag of one for ever.
-                    mailbox.advance(await consumer.position(topic_partition))
-
     def behind(self, mailbox: Mailbox) -> int:
         """Records that the partition has beyond what the owner is done with, as far as the last fetch told."""
         if self._consumer is None or self._changed or self._boxes.get(mailbox.partition) is not mailbox:
@@ -147,12 +141,19 @@ class KafkaReader:
         end = self._consumer.highwater(TopicPartition(*mailbox.partition)) or 0
         return len(mailbox) + max(0, end - mailbox.next_offset)
 
-    def _fill(self, consumer: AIOKafkaConsumer, mailbox: Mailbox, records: list) -> None:  # type: ignore[type-arg]
+    async def _deal(
+        self, consumer: AIOKafkaConsumer, topic_partition: TopicPartition, records: Sequence[Record]
+    ) -> None:
+        mailbox = self._boxes.get(Partition(*topic_partition))
+        if mailbox is None or self._changed:
+            # Its position is another one after the next assignment; what was fetched before is read again.
+            return
         self.bytes += mailbox.put(records)
-        full = len(mailbox) >= self._mailbox_records or self.bytes > self._buffer_bytes
-        if full and not mailbox.paused and not self._changed:
+        # Past what closes a transaction: otherwise a finished queue would show a lag of one for ever.
+        mailbox.advance(await consumer.position(topic_partition))
+        if (len(mailbox) >= self._mailbox_records or self.bytes > self._buffer_bytes) and not mailbox.paused:
             mailbox.paused = True
-            consumer.pause(TopicPartition(*mailbox.partition))
+            consumer.pause(topic_partition)
 
     async def _reposition(self, partition: Partition, wanted: int) -> None:
         """Go on at the oldest record there is: never from the newest, and never in silence."""

@@ -244,7 +244,7 @@ async def test_rq05_the_protocols_headers_win_and_each_appears_once(system: Syst
     assert (seen.header("host"), seen.header("x-token")) == (f"127.0.0.1:{system.server.port}", "abc")
     assert (seen.header("x-kind"), seen.header("x-bad"), seen.header("x-evil")) == ("last", None, None)
     assert str(seen.header("user-agent")).startswith("delivery/")
-    assert await worker.metric("delivery_headers_left_out_total") == 3
+    assert await worker.metric("delivery_left_out_headers_total") == 3
 
 
 @pytest.mark.asyncio

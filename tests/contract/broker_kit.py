@@ -1,0 +1,151 @@
+"""The Kafka adapters on one broker, embedded or real, under a prefix of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from aiokafka import AIOKafkaProducer
+
+from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.adapters.kafka_member import KafkaMember
+from delivery.adapters.kafka_producers import KafkaDeadLetters, KafkaLaneProducers
+from delivery.adapters.kafka_reader import KafkaReader
+from delivery.adapters.kafka_topics import KafkaTopics
+from delivery.mailbox import Mailbox
+from delivery.model import Headers, OutgoingRecord, Partition, Record
+from delivery.naming import fanout_group
+from delivery.topics import TopicWanted
+from supervisor.sweep import SystemClock
+from supervisor.topics import TopicsClient
+
+# A member joins the embedded broker's group after 3 s, the real one's at once.
+JOINED_S = 20.0
+READ_S = 10.0
+
+
+class Started(Protocol):
+    """Something that has to be stopped."""
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class Bed:
+    """Makes adapters and ends them; `gaps` are what its readers reported."""
+
+    def __init__(self, connection: KafkaConnection, topics: TopicsClient | None) -> None:
+        self.connection = connection
+        self.prefix = f"c{uuid.uuid4().hex[:10]}"
+        self.clock = SystemClock()
+        self.admin = KafkaTopics(connection)
+        self.topics: TopicsClient = topics or self.admin
+        self.gaps: list[tuple[Partition, int, int]] = []
+        self._started: list[Started] = []
+        self._producer: AIOKafkaProducer | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Bed]:
+        """Connect what everybody needs, and end everything in the end."""
+        await self.admin.start()
+        self._started.append(self.admin)
+        try:
+            yield self
+        finally:
+            for started in reversed(self._started):
+                await started.stop()
+
+    async def topic(self, name: str = "queue", **configs: str) -> Partition:
+        """Create a topic of one partition and wait until it is listed."""
+        full = f"{self.prefix}.{name}"
+        await self.topics.create([TopicWanted(name=full, replication_factor=1, configs=configs)])
+
+        async def listed() -> bool:
+            return full in await self.topics.names()
+
+        await until(listed, "the topic")
+        return Partition(full, 0)
+
+    async def produce(self, partition: Partition, *values: bytes, headers: Headers = ()) -> None:
+        """Write records, each acknowledged."""
+        if self._producer is None:
+            self._producer = self.connection.producer(5.0)
+            await self._producer.start()
+            self._started.append(self._producer)
+        for value in values:
+            await self._producer.send_and_wait(
+                partition.topic, value, key=b"key", partition=partition.partition, headers=list(headers)
+            )
+
+    async def reader(self, mailbox_records: int = 256, buffer_bytes: int = 1 << 25) -> KafkaReader:
+        """A connected reader."""
+        reader = KafkaReader(
+            self.connection,
+            mailbox_records=mailbox_records,
+            buffer_bytes=buffer_bytes,
+            on_gap=lambda partition, wanted, found: self.gaps.append((partition, wanted, found)),
+        )
+        await reader.start()
+        self._started.append(reader)
+        return reader
+
+    async def member(self, group: str, *partitions: Partition) -> KafkaMember:
+        """A member that has its first assignment."""
+        member = KafkaMember(self.connection, self.admin, f"{self.prefix}.{group}", self.clock)
+        await member.start()
+        self._started.append(member)
+        member.subscribe([partition.topic for partition in partitions])
+        await asyncio.wait_for(member.next_assignment(0), JOINED_S)
+        return member
+
+    def lanes(self) -> KafkaLaneProducers:
+        """Producers for source partitions."""
+        return KafkaLaneProducers(self.connection, self.prefix, fanout_group(self.prefix))
+
+    async def dead_letters(self) -> KafkaDeadLetters:
+        """Connected; topics are looked up each time."""
+
+        async def exists(topic: str) -> bool:
+            return topic in await self.topics.names()
+
+        async def limit_bytes(topic: str) -> int | None:
+            found = (await self.topics.describe([topic])).get(topic)
+            text = None if found is None else found.configs.get("max.message.bytes")
+            return None if text is None else int(text)
+
+        letters = KafkaDeadLetters(self.connection, exists, limit_bytes)
+        await letters.start()
+        self._started.append(letters)
+        return letters
+
+    async def committed_by_fanout(self, partition: Partition) -> int | None:
+        """What the fan-out group has committed."""
+        return (await self.admin.committed(fanout_group(self.prefix), [partition]))[partition]
+
+
+def outgoing(partition: Partition, value: bytes, headers: Headers = ()) -> OutgoingRecord:
+    """A record to write there."""
+    return OutgoingRecord(topic=partition.topic, key=b"key", value=value, headers=headers)
+
+
+async def take(mailbox: Mailbox, count: int, within_s: float = READ_S) -> list[Record]:
+    """Pop that many records, waiting for them."""
+    records: list[Record] = []
+    async with asyncio.timeout(within_s):
+        while len(records) < count:
+            if await mailbox.first() is not None:
+                records.append(mailbox.pop())
+    return records
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str, within_s: float = 10.0) -> None:
+    """Look often until it holds."""
+    end = time.monotonic() + within_s
+    while not await condition():
+        assert time.monotonic() < end, f"not within {within_s:g} s: {what}"
+        await asyncio.sleep(0.02)
