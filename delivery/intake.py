@@ -16,6 +16,7 @@ log = structlog.get_logger(__name__)
 
 PROOF_COMMIT_S = 3.0
 RETRY_S = 0.2
+FAULT_PAUSE_S = 2.0
 
 
 class Intake:
@@ -100,6 +101,11 @@ class Intake:
             except (CommitRefused, Unreachable) as error:
                 log.warning("taking over is delayed", queues=len(tenures), error=str(error))
                 await asyncio.sleep(RETRY_S)
+                continue
+            except Exception as error:
+                # A fault of ours must not leave queues without a loop until the next rebalance.
+                log.error("taking over failed", queues=len(tenures), exc_info=error)
+                await asyncio.sleep(FAULT_PAUSE_S)
                 continue
             if self._member.epoch != epoch:
                 return

@@ -54,7 +54,7 @@ async def test_a_thousand_events_give_a_dead_endpoint_at_most_thirty_requests_a_
     ids = await system.produce(system.source("orders"), bodies(1000))
 
     await system.server.arrived(path, 1, 20)
-    await asyncio.sleep(WATCHED_S)  # noqa: ASYNC251 - the pace over a minute is what is measured
+    await asyncio.sleep(WATCHED_S)  # the pace over a minute is what is measured
 
     seen = system.server.order(path)
     assert system.server.max_in_window(path, 10.0) <= 5

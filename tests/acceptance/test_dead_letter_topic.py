@@ -158,9 +158,7 @@ async def test_an_event_too_large_for_one_endpoint_is_unqueueable_for_that_endpo
 
     found = await system.dead_letters("acme", 4)
     by_endpoint = sorted((letter["endpoint"], letter["webhook-id"]) for letter in found)
-    assert by_endpoint == sorted(
-        [("narrow", ids[1]), ("narrow", ids[2]), ("narrow", ids[3]), ("usual", ids[3])]
-    )
+    assert by_endpoint == sorted([("narrow", ids[1]), ("narrow", ids[2]), ("narrow", ids[3]), ("usual", ids[3])])
     for letter in found:
         number = ids.index(letter["webhook-id"])
         assert letter.value == bodies[number]

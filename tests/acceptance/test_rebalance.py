@@ -60,14 +60,14 @@ async def test_a_third_worker_that_joins_and_leaves_all_the_time_costs_nobody_hi
     load = Load(system)
     first = await _steady(system, load)
     calm_from = time.monotonic()
-    await asyncio.sleep(10)  # noqa: ASYNC251 - the undisturbed rate is measured
+    await asyncio.sleep(10)  # the undisturbed rate is measured
     calm = load.rate(calm_from, time.monotonic())
 
     stormy_from = time.monotonic()
     moves = 0
     while time.monotonic() - stormy_from < WATCHED_S:
         third = await system.run()
-        await asyncio.sleep(STEP_S)
+        await asyncio.sleep(STEP_S)  # the third worker comes and goes at this pace
         moves += 2
         assert await third.stop() == 0
     stormy = load.rate(stormy_from, time.monotonic())
@@ -98,7 +98,7 @@ async def test_the_group_settles_within_a_second_and_stays_settled_under_commits
     joined_at = time.monotonic()
     third = await system.run()
     ready_after = time.monotonic() - joined_at
-    await asyncio.sleep(8)  # noqa: ASYNC251 - it has to stay settled that long, committing ten times a second
+    await asyncio.sleep(8)  # it has to stay settled that long, committing ten times a second
 
     assert await assignments() - before <= 2, "one rebalance for the one that joined"
     asked = time.monotonic()

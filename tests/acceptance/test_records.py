@@ -33,9 +33,7 @@ async def _write(
     await producer.start()
     try:
         for key, value, headers in records:
-            await producer.send_and_wait(
-                topic, value, key=key, partition=0, headers=headers, timestamp_ms=time_ms
-            )
+            await producer.send_and_wait(topic, value, key=key, partition=0, headers=headers, timestamp_ms=time_ms)
     finally:
         await producer.stop()
 
@@ -138,7 +136,7 @@ async def test_cloud_events_are_understood_in_binary_and_in_structured_mode(syst
     body = json.dumps(event, ensure_ascii=False, indent=1).encode()
     binary: Headers = [
         ("ce_specversion", b"1.0"), ("ce_id", b"7"), ("ce_source", "/shop/é".encode()), ("ce_type", b"order.paid"),
-        ("ce_subject", 'a "b" 100%'.encode()), ("content-type", b"text/plain"), ("traceparent", b"00-ab-cd-01"),
+        ("ce_subject", b'a "b" 100%'), ("content-type", b"text/plain"), ("traceparent", b"00-ab-cd-01"),
         ("other", b"stays here"),
     ]  # fmt: skip
     other = json.dumps(event | {"type": "order.sent"}).encode()
@@ -227,7 +225,7 @@ async def test_rq05_the_protocols_headers_win_and_each_appears_once(system: Syst
     worker = await system.run()
     headers = [
         ("Webhook-Id", b"fixed"), ("WEBHOOK-TIMESTAMP", b"1"), ("webhook-signature", b"v1,x"), ("Host", b"evil.test"),
-        ("Content-Length", b"9999"), ("Transfer-Encoding", b"chunked"), ("connection", b"close"), ("x-token", b"event's"),
+        ("Content-Length", b"9999"), ("Transfer-Encoding", b"chunked"), ("connection", b"close"), ("x-token", b"theirs"),
         ("x-kind", b"kept"), ("x-bad", b"caf\xc3\xa9"), ("x-split", b"a\r\nx-evil: 1"), ("bad name", b"1"),
         ("X-Kind", b"last"), ("user-agent", b"other"),
     ]  # fmt: skip

@@ -82,7 +82,7 @@ async def test_kg12_a_missing_source_is_waited_for_while_the_others_flow_and_not
     await _logged(worker, "topics do not exist, waiting for them")
     assert absent in worker.logged()
     # Several looks of the worker: whatever would create the topic has had its chance.
-    await asyncio.sleep(NOTICED_S)  # noqa: ASYNC251 - that something does not happen takes time
+    await asyncio.sleep(NOTICED_S)  # that something does not happen takes time
     ours = {name for name in await (await system.admin()).list_topics() if system.prefix in name}
     own = {system.queue("acme", "a"), system.queue("acme", "b"), f"{system.prefix}.acme.dead-letters"}
     assert ours == {there} | own, "nothing but what the worker may create"
@@ -110,7 +110,7 @@ async def test_kg12_a_source_that_is_deleted_while_it_runs_does_not_come_back_an
     await system.server.arrived(path, 1, 15)
 
     await system.delete(gone)
-    await asyncio.sleep(NOTICED_S)  # noqa: ASYNC251 - that something does not happen takes time
+    await asyncio.sleep(NOTICED_S)  # that something does not happen takes time
     assert gone not in await (await system.admin()).list_topics()
     ids += await system.produce(kept, [b"2"])
     await system.server.arrived(path, 2, NOTICED_S)

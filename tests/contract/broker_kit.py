@@ -36,6 +36,18 @@ class Started(Protocol):
         ...
 
 
+class Living(Started, Protocol):
+    """Something that also has to run all the time."""
+
+    async def start(self) -> None:
+        """Connect."""
+        ...
+
+    async def run(self) -> None:
+        """For ever."""
+        ...
+
+
 class Bed:
     """Makes adapters and ends them; `gaps` are what its readers reported."""
 
@@ -47,6 +59,7 @@ class Bed:
         self.topics: TopicsClient = topics or self.admin
         self.gaps: list[tuple[Partition, int, int]] = []
         self._started: list[Started] = []
+        self._living: list[asyncio.Task[None]] = []
         self._producer: AIOKafkaProducer | None = None
 
     @asynccontextmanager
@@ -57,6 +70,10 @@ class Bed:
         try:
             yield self
         finally:
+            for task in self._living:
+                task.cancel()
+            if self._living:
+                await asyncio.wait(self._living)
             for started in reversed(self._started):
                 await started.stop()
 
@@ -90,18 +107,21 @@ class Bed:
             buffer_bytes=buffer_bytes,
             on_gap=lambda partition, wanted, found: self.gaps.append((partition, wanted, found)),
         )
-        await reader.start()
-        self._started.append(reader)
+        await self._live(reader)
         return reader
 
     async def member(self, group: str, *partitions: Partition) -> KafkaMember:
         """A member that has its first assignment."""
         member = KafkaMember(self.connection, self.admin, f"{self.prefix}.{group}", self.clock)
-        await member.start()
-        self._started.append(member)
+        await self._live(member)
         member.subscribe([partition.topic for partition in partitions])
         await asyncio.wait_for(member.next_assignment(0), JOINED_S)
         return member
+
+    async def _live(self, part: Living) -> None:
+        await part.start()
+        self._started.append(part)
+        self._living.append(asyncio.create_task(part.run()))
 
     def lanes(self) -> KafkaLaneProducers:
         """Producers for source partitions."""

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from delivery.model import OutgoingRecord, Partition
+from delivery.model import OutgoingRecord
+from delivery.naming import fanout_transactional_id
 from delivery.ports import CommitRefused, DeadLetterTooLarge, DeadLetterUnwritable, Fenced
 from delivery.topics import TopicWanted
 from supervisor.configuration import Configuration, KafkaConnection
@@ -135,14 +136,18 @@ async def test_a_second_producer_of_a_lane_fences_the_first_and_aborts_what_it_l
     mailbox = reader.open(queue, 0)
     first = await bed.lanes().start(source)
     await first.write([outgoing(queue, b"1")], {source: 1})
-    await first._producer.begin_transaction()
-    await first._producer.send_and_wait(queue.topic, b"left open", partition=0)
+    killed = bed.connection.transactional(fanout_transactional_id(bed.prefix, source.topic, 0), 6.0)
+    await killed.start()
+    await killed.begin_transaction()
+    await killed.send_and_wait(queue.topic, b"left open", partition=0)
+    await killed.stop()
     second = await bed.lanes().start(source)
     await second.write([outgoing(queue, b"2")], {source: 2})
     with pytest.raises(Fenced):
         await first.write([outgoing(queue, b"too late")], {source: 9})
     await asyncio.gather(first.close(), second.close())
-    assert values(await take(mailbox, 2)) == [b"1", b"2"]
+    # Long before the transaction's own time limit.
+    assert values(await take(mailbox, 2, 3.0)) == [b"1", b"2"]
     assert await bed.committed_by_fanout(source) == 2
 
 
@@ -327,4 +332,3 @@ async def test_a_dead_letter_above_the_topics_own_limit_is_too_large(bed: Bed) -
 
 def test_only_what_exists_is_excluded() -> None:
     assert {name for name in EMBEDDED_CANNOT if name not in globals()} == set()
-    assert Partition("a", 0) == ("a", 0)
