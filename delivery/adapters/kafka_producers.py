@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLargeError, ProducerFenced
@@ -12,12 +12,16 @@ from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLarg
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.model import OutgoingRecord, Partition
 from delivery.naming import fanout_transactional_id
+from delivery.policy.record_size import record_size
 from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, Fenced, Unreachable
 
 WRITE_TIMEOUT_S = 5.0
 CLOSE_S = 2.0
 # A fan-out that dies holds up the readers of every queue it wrote to, until its transaction is aborted.
 TRANSACTION_TIMEOUT_S = 6.0
+# The client puts one batch for each queue into one request, and a broker drops a connection that sends more than
+# socket.request.max.bytes, 100 MiB, at once: for ever, since the client tries the same again.
+PORTION_BYTES = 16 * 1_048_576
 START_S = 15.0
 
 
@@ -80,9 +84,8 @@ class KafkaLaneProducer:
         # Not as a context manager: its exit swallows a cancellation and aborts with an assertion when fenced.
         try:
             await self._producer.begin_transaction()
-            futures = [await _send(self._producer, record) for record in records]
-            if futures:
-                await asyncio.gather(*futures)
+            for some in _portions(records):
+                await asyncio.gather(*[await _send(self._producer, record) for record in some])
             await self._producer.send_offsets_to_transaction(
                 {TopicPartition(*p): offset for p, offset in offsets.items()}, self._group
             )
@@ -116,6 +119,19 @@ class KafkaLaneProducers:
                 await asyncio.wait_for(producer.stop(), CLOSE_S)
             raise
         return KafkaLaneProducer(producer, self._group)
+
+
+def _portions(records: Sequence[OutgoingRecord]) -> Iterator[list[OutgoingRecord]]:
+    portion: list[OutgoingRecord] = []
+    size = 0
+    for record in records:
+        size += record_size(record.key, record.value, record.headers)
+        if portion and size > PORTION_BYTES:
+            yield portion
+            portion, size = [], record_size(record.key, record.value, record.headers)
+        portion.append(record)
+    if portion:
+        yield portion
 
 
 async def _send(producer: AIOKafkaProducer, record: OutgoingRecord) -> asyncio.Future[object]:

@@ -68,7 +68,7 @@ def _between_records(standing: Standing, endpoint: Endpoint) -> Step:
     if standing.streak >= endpoint.halt.after:
         return Halt(reason=HaltReason.REJECTIONS, detail="410" if standing.gone >= standing.streak else "")
     # After the first halt of this kind one more failed record is enough, until something is delivered.
-    needed = endpoint.halt.after_failing if standing.pauses == 0 else 1
+    needed = 1 if standing.failed_before else endpoint.halt.after_failing
     if standing.failing >= needed:
         return Halt(reason=HaltReason.FAILING, detail=standing.failing_class or "")
     return Next()

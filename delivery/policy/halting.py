@@ -25,7 +25,8 @@ def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_
         case HaltReason.FAILING | HaltReason.HOLD:
             pause_s = _lengthened(endpoint, 2.0, standing.pauses)
             changes["pauses"] = standing.pauses + 1
-            changes["failing"] = 0
+            if halt.reason is HaltReason.FAILING:
+                changes |= {"failing": 0, "failed_before": True}
         case HaltReason.CRASHED:
             crashes = standing.in_hand.crashes if standing.in_hand is not None else 0
             pause_s = _lengthened(endpoint, 2.0, crashes)

@@ -50,7 +50,8 @@ class Standing:
     """Everything that is remembered about one endpoint.
 
     `streak` counts consecutive rejections and `gone` how many of them were 410; `failing` counts consecutive
-    records that ended without the endpoint taking or rejecting them. `pauses` and `rejection_pauses` count halts
+    records that ended without the endpoint taking or rejecting them. `failed_before` says that this
+    has halted it since the last delivery, so that one such record is enough; `pauses` and `rejection_pauses` count halts
     since the last delivery and lengthen the next one. `not_before` is a Retry-After in force.
     """
 
@@ -58,6 +59,7 @@ class Standing:
     gone: int = 0
     failing: int = 0
     failing_class: StatusClass | None = None
+    failed_before: bool = False
     pauses: int = 0
     rejection_pauses: int = 0
     held_since: float | None = None

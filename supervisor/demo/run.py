@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 
-import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
@@ -19,6 +17,7 @@ from delivery.naming import dead_letter_topic, delivery_group, queue_topic
 from delivery.topics import TopicWanted
 from supervisor import logs
 from supervisor.configuration import Log, LogFormat, LogLevel
+from supervisor.demo import scrape
 from supervisor.demo.embedded import EmbeddedBroker, EmbeddedUnavailable
 from supervisor.demo.report import show
 from supervisor.demo.roles import Role
@@ -36,6 +35,7 @@ BATCH_EVERY_S = 0.25
 BURSTS = 4
 LONGEST_S = 45.0
 READY_S = 20.0
+QUEUED_S = 5.0
 LOOK_S = 0.1
 # With --serve, after the first events: enough to see something move.
 TRICKLE_EVERY_S = 0.5
@@ -43,8 +43,6 @@ TRICKLE_EVERY_S = 0.5
 FAILED = 1
 # As a shell reports a program that SIGINT ended.
 INTERRUPTED = 130
-
-_HALTS = re.compile(r'^delivery_halts_total\{[^}]*endpoint="([^"]+)"[^}]*\} ([0-9.]+)$', re.MULTILINE)
 
 
 class DemoFailed(Exception):
@@ -140,7 +138,7 @@ class Demo:
             acting.cancel()
             raise DemoFailed("the worker ended too soon")
         await acting
-        return await _halts(worker)
+        return await scrape.halts(worker)
 
     async def _act(self, worker: Worker) -> None:
         end = time.monotonic() + LONGEST_S
@@ -157,6 +155,7 @@ class Demo:
                 # Not cancelled: a batch that is half written would not be counted.
                 self._done = True
                 await sending
+                await self._queued(worker)
 
     async def _until(self, condition: Callable[[], bool], seconds: float, bars: _Bars) -> None:
         end = time.monotonic() + seconds
@@ -190,6 +189,14 @@ class Demo:
             key=b"customer-1",
         )
         self._sent += ids
+
+    async def _queued(self, worker: Worker) -> None:
+        """Wait until fan-out has dealt with what was sent: only what is in a queue can be counted there."""
+        end = time.monotonic() + QUEUED_S
+        while time.monotonic() < end:
+            if await scrape.queued(worker) >= len(self._sent) * len(Role):
+                return
+            await asyncio.sleep(LOOK_S)
 
     def _enough(self, worker: Worker) -> bool:
         if len(self._sent) < EVENTS or any(
@@ -277,14 +284,3 @@ def _console(*, stderr: bool) -> Console:
     console = Console(stderr=stderr)
     # What is not a terminal has no width of its own, and rich's 80 columns break the table's words.
     return console if console.is_terminal else Console(stderr=stderr, width=110)
-
-
-async def _halts(worker: Worker) -> dict[str, int]:
-    """The halts of each endpoint, as Prometheus would see them."""
-    url = f"http://127.0.0.1:{worker.port}/metrics"
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session, session.get(url) as answer:
-        page = await answer.text()
-    counted: dict[str, int] = {}
-    for endpoint, count in _HALTS.findall(page):
-        counted[endpoint] = counted.get(endpoint, 0) + int(float(count))
-    return counted

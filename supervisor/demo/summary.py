@@ -144,7 +144,7 @@ def _dead(summary: Summary) -> str:
     return (
         f"The dead endpoint saw {dead.busiest} requests in the busiest {WINDOW_S:g} s instead of hundreds (the healthy "
         f"one: {healthy.busiest}): its loop halted {dead.halts} times, for 10 s each. {len(dead.dead)} of its events "
-        f"are dead letters that can be replayed, {len(dead.queued)} wait in its queue."
+        f"are dead letters, kept with all that sending them again needs; {len(dead.queued)} wait in its queue."
     )
 
 

@@ -113,3 +113,35 @@ async def test_sigterm_while_kafka_is_away_ends_at_once(system: System) -> None:
     asked = time.monotonic()
     assert await worker.stop() == 0
     assert time.monotonic() - asked < 2.5
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(240)
+async def test_kill_9_in_mid_delivery_loses_nothing_and_repeats_only_what_was_not_committed(system: System) -> None:
+    topic = system.source("orders")
+    paths = [system.endpoint("acme", f"e{n}", topic, EVENT_TYPES=f"kind{n}") for n in range(ENDPOINTS)]
+    for path in paths:
+        system.server.script(path, after(0.01, 204))
+    await system.create(topic)
+    sent = [
+        await system.produce(topic, [b"{}"] * (EVENTS // ENDPOINTS), [("event-type", b"kind%d" % n)])
+        for n in range(ENDPOINTS)
+    ]
+    worker = await system.run()
+    await system.server.arrived(None, EVENTS // 3, 60)
+
+    await worker.kill()
+    killed_at = [system.server.count(path) for path in paths]
+    await system.run()
+    for path, ids in zip(paths, sent, strict=True):
+        await until(lambda p=path, n=len(ids): len(system.server.ids(p)) >= n, 120, f"{path}: all")  # type: ignore[misc]
+
+    repeated = []
+    for path, ids, before in zip(paths, sent, killed_at, strict=True):
+        order = system.server.order(path)
+        assert system.server.ids(path) == ids, "first arrivals: all of them, in order"
+        repeated.append(len(order) - len(ids))
+        assert order[before : before + repeated[-1]] == ids[before - repeated[-1] : before], "the latest ones, again"
+    print(f"\nsent again after kill -9, by endpoint: {repeated}")
+    # A commit every 100 ms and its round trip; generous, since the machine may be busy.
+    assert max(repeated) <= 256

@@ -113,14 +113,12 @@ async def raw(load: Load) -> Cost:
     parts = urlsplit(load.url)
     head = f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-length: {len(BODY)}\r\n\r\n"
     request = head.encode() + BODY
+    host, port, each = parts.hostname or "", parts.port or 80, load.count // load.tasks
     loop = asyncio.get_running_loop()
     watch = Stopwatch()
-    protocols = [
-        (await loop.create_connection(lambda: _Raw(request, load.count // load.tasks), parts.hostname, parts.port))[1]
-        for _ in range(load.tasks)
-    ]
+    protocols = [(await loop.create_connection(lambda: _Raw(request, each), host, port))[1] for _ in range(load.tasks)]
     await asyncio.gather(*(protocol.done for protocol in protocols))
-    return watch.cost(load.count // load.tasks * load.tasks)
+    return watch.cost(each * load.tasks)
 
 
 async def produce(load: Load) -> Cost:

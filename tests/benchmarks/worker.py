@@ -88,8 +88,9 @@ class Bench:
         headers = [("webhook-id", b"msg_%d" % number), ("event-type", b"kind%d.made" % index)]
         # Whole rounds over the endpoints go to one partition, so that each endpoint has events in all of them.
         partition = number // self._work.endpoints % PARTITIONS
-        sent = await producer.send(self._topic, BODY, key=b"key", partition=partition, headers=headers)
-        return sent  # type: ignore[no-any-return]
+        return await producer.send(  # type: ignore[no-any-return]
+            self._topic, BODY, key=b"key", partition=partition, headers=headers
+        )
 
     async def _lasted(self, count: int) -> float:
         """From the first to the last request, as the endpoint saw them. Fails unless each event came once."""

@@ -197,13 +197,21 @@ async def test_a_loop_that_dies_is_counted_as_crashed_and_started_again(
 
 
 @in_virtual_time
-async def test_hl_07_every_restart_is_counted_by_endpoint_and_cause() -> None:
-    # A crash counts like any halt, and pauses as long: ten seconds, however often.
+async def test_hl_07_every_restart_is_counted_by_endpoint_and_cause_and_crashes_back_off() -> None:
     kit = SweepKit(RuntimeError("bug"))
     await kit.own()
-    await asyncio.sleep(45.0)
-    assert kit.meter.counted("halt") == [HaltReason.CRASHED] * 5
-    assert bursts(kit.times()) == [1000.0, 1010.0, 1020.0, 1030.0, 1040.0]
+    await asyncio.sleep(320.0)
+    assert kit.meter.counted("halt") == [HaltReason.CRASHED] * 6
+    assert bursts(kit.times()) == [1000.0, 1010.0, 1030.0, 1070.0, 1150.0, 1310.0]
+
+
+@in_virtual_time
+async def test_a_record_that_crashes_every_loop_ends_as_unsendable_and_the_next_one_is_sent() -> None:
+    kit = SweepKit(*[RuntimeError("bug")] * 6, OK)
+    await kit.own(count=2)
+    await asyncio.sleep(700.0)
+    assert [kit.letters.headers(0)[f"dead-letter-{name}"] for name in ("reason", "fault")] == ["unsendable", "pipeline"]
+    assert kit.sender.ids == ["msg_0"] * 6 + ["msg_1"]
 
 
 @in_virtual_time

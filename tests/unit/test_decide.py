@@ -274,6 +274,15 @@ def test_an_expiry_while_waiting_counts_as_failing_only_after_a_request() -> Non
     assert dead(rejected, DeadLetterReason.EXPIRED) is rejected
 
 
+def test_a_halt_is_told_until_the_loop_starts_again() -> None:
+    halt = Halt(reason=HaltReason.REJECTIONS, detail="410")
+    ended = halted(Standing(streak=5, gone=5, failing=2), endpoint(), halt, 100.0, WALL_S)
+    assert (ended.halt, ended.halt_detail, ended.halted_wall_s) == (HaltReason.REJECTIONS, "410", WALL_S)
+    assert (ended.streak, ended.gone, ended.failing, ended.due_at) == (0, 0, 2, 110.0)
+    assert started(ended) == Standing(failing=2, rejection_pauses=1)
+    assert started(FRESH) is FRESH
+
+
 def test_completing_keeps_everything_but_the_record() -> None:
     standing = Standing(streak=3, failing=2, in_hand=open_progress())
     assert completed(standing) == Standing(streak=3, failing=2)
