@@ -128,6 +128,10 @@ class Intake:
         for tenure in self.tenures.values():
             tenure.stop()
 
+    def sending(self) -> frozenset[tuple[Partition, float]]:
+        """The requests in flight now, by queue and start."""
+        return frozenset((t.partition, t.sending_since) for t in self.tenures.values() if t.sending_since is not None)
+
     def stop_slow(self, now: float, slow_s: float) -> bool:
         """Tell the loops whose request runs for `slow_s` to send no more; True while one of them still waits for it."""
         waiting = False

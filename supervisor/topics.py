@@ -27,8 +27,8 @@ CREATED_LOOK_S = 0.1
 class TopicsClient(Protocol):
     """What is asked of Kafka about topics. All of it raises Unreachable."""
 
-    async def names(self) -> frozenset[str]:
-        """The existing topics."""
+    async def existing(self, names: Collection[str]) -> frozenset[str]:
+        """Those of the names that exist; creates none."""
         ...
 
     async def describe(self, names: Collection[str]) -> Mapping[str, TopicFound]:
@@ -151,7 +151,7 @@ class Topics:
         return True
 
     async def _list(self) -> None:
-        self._names = await self._client.names()
+        self._names = await self._client.existing(self._own.keys() | self._sources)
         self._listed_at = self._clock.monotonic()
 
     async def _create_missing(self) -> None:

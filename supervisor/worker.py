@@ -24,8 +24,9 @@ log = structlog.get_logger(__name__)
 
 FIRST_CONNECT_PAUSE_S = 0.5
 LONGEST_CONNECT_PAUSE_S = 5.0
-# A request that takes longer than this when the worker stops is waited for while the others go on.
-SLOW_S = 0.25
+# A request that takes longer than this when the worker stops is waited for while the others go on. Not shorter: an
+# endpoint that a busy machine held up for a moment would then stand still with the slow ones.
+SLOW_S = 1.0
 DRAIN_LOOK_S = 0.05
 # What is kept of the drain for the requests that are then in flight.
 LAST_REQUESTS_S = 1.0
@@ -75,7 +76,7 @@ class Membership(Protocol):
 
 
 class Worker:
-    """Holds the parts, watches over the tasks that have to live, and shows how they are (`supervisor.view.WorkerView`)."""
+    """Holds the parts, watches over the tasks that have to live, and shows how they are (a `view.WorkerView`)."""
 
     def __init__(
         self,
@@ -191,10 +192,11 @@ class Worker:
         await self._fanout.stop()
         # Nothing of the other group is in flight: its partitions need not wait for a slow endpoint.
         await self._members[1].stop()
+        sent = self._intake.sending()
         while not hurry.is_set():
             now = self._clock.monotonic()
-            waiting = self._intake.stop_slow(now, SLOW_S)
-            if now - began >= (drain_s - LAST_REQUESTS_S if waiting else SLOW_S):
+            waiting = self._intake.stop_slow(now, SLOW_S) or not sent.isdisjoint(self._intake.sending())
+            if not waiting or now - began >= drain_s - LAST_REQUESTS_S:
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_LOOK_S):

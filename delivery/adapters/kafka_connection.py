@@ -22,6 +22,9 @@ METADATA_S = 30.0
 FETCH_WAIT_S = 0.1
 # One fetch answer; the memory that a reader needs beside its mailboxes.
 FETCH_BYTES = 16 * 1_048_576
+# A queue's batches follow one another, each after the answer to the one before: the client's 16 KiB make one endpoint
+# slow. Not more than the smallest limit that can be set for our own topics.
+BATCH_BYTES = 65_536
 # Frames and headers around the largest record.
 ENVELOPE_BYTES = 65_536
 
@@ -111,6 +114,7 @@ class KafkaConnection:
             **self.options,
             transactional_id=transactional_id,
             transaction_timeout_ms=int(timeout_s * 1000),
+            max_batch_size=BATCH_BYTES,
             max_request_size=self.max_message_bytes + ENVELOPE_BYTES,
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLargeError, ProducerFenced
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.model import OutgoingRecord, Partition
@@ -85,13 +86,30 @@ class KafkaLaneProducer:
         try:
             await self._producer.begin_transaction()
             for some in _portions(records):
-                await asyncio.gather(*[await _send(self._producer, record) for record in some])
+                await self._send(some)
             await self._producer.send_offsets_to_transaction(
                 {TopicPartition(*p): offset for p, offset in offsets.items()}, self._group
             )
             await self._producer.commit_transaction()
         except (ProducerFenced, InvalidProducerEpoch) as error:
             raise Fenced from error
+
+    async def _send(self, records: Sequence[OutgoingRecord]) -> None:
+        """In batches of our own: the client's `send` makes a future and a result for each record, at twice the CPU."""
+        filling: dict[str, BatchBuilder] = {}
+        sent: list[asyncio.Future[object]] = []
+        for record in records:
+            batch = filling.get(record.topic)
+            if batch is not None and not _append(batch, record):
+                sent.append(await self._producer.send_batch(batch, record.topic, partition=0))
+                batch = None
+            if batch is None:
+                batch = filling[record.topic] = self._producer.create_batch()
+                # An empty batch takes a record of any size.
+                _append(batch, record)
+        for topic, batch in filling.items():
+            sent.append(await self._producer.send_batch(batch, topic, partition=0))
+        await asyncio.gather(*sent)
 
     async def close(self) -> None:
         """Stop; an open transaction is aborted by the next producer with this id."""
@@ -134,11 +152,18 @@ def _portions(records: Sequence[OutgoingRecord]) -> Iterator[list[OutgoingRecord
         yield portion
 
 
+def _append(batch: BatchBuilder, record: OutgoingRecord) -> bool:
+    """False when it is full."""
+    added = batch.append(timestamp=None, key=record.key, value=_value(record), headers=list(record.headers))
+    return added is not None
+
+
 async def _send(producer: AIOKafkaProducer, record: OutgoingRecord) -> asyncio.Future[object]:
-    value = record.value
-    if value is None and record.key is None:
-        # aiokafka refuses a record with neither; an empty value says the same to an endpoint.
-        value = b""
     return await producer.send(  # type: ignore[no-any-return]
-        record.topic, value, key=record.key, partition=0, headers=list(record.headers)
+        record.topic, _value(record), key=record.key, partition=0, headers=list(record.headers)
     )
+
+
+def _value(record: OutgoingRecord) -> bytes | None:
+    # aiokafka refuses a record with neither key nor value; an empty value says the same to an endpoint.
+    return b"" if record.value is None and record.key is None else record.value

@@ -1,4 +1,4 @@
-"""Looking at topics and offsets, and creating our own topics. Existence is only ever asked with a list of all."""
+"""Looking at topics and offsets, and creating our own topics."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.metadata import MetadataRequest
 
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.model import Partition
@@ -22,6 +23,8 @@ Result = TypeVar("Result")
 
 ADMIN_TIMEOUT_S = 15.0
 TOPIC_ALREADY_EXISTS = 36
+# It exists, and was made just now.
+LEADER_NOT_AVAILABLE = 5
 
 
 class KafkaTopics:
@@ -45,6 +48,19 @@ class KafkaTopics:
     async def names(self) -> frozenset[str]:
         """The topics that exist. Creates none, unlike a request that names them."""
         return frozenset(await _answered(self._admin().list_topics()))
+
+    async def existing(self, names: Collection[str]) -> frozenset[str]:
+        """Those of the names that exist.
+
+        Asked by name and without leave to create: a list of all topics takes as long as the cluster is large (65 ms
+        of CPU for 3,900 topics), and this is asked every few seconds.
+        """
+        if not names:
+            return frozenset()
+        request = MetadataRequest(sorted(names), allow_auto_topic_creation=False)
+        answer = await _answered(self._admin()._send_request(request))
+        topics = answer.to_object()["topics"]
+        return frozenset(t["topic"] for t in topics if t["error_code"] in (0, LEADER_NOT_AVAILABLE))
 
     async def describe(self, names: Collection[str]) -> dict[str, TopicFound]:
         """Partitions and settings of existing topics. Names must come from `names`."""

@@ -172,6 +172,10 @@ class EmbeddedTopics:
     def __init__(self, embedded: EmbeddedBroker) -> None:
         self._embedded = embedded
 
+    async def existing(self, names: Collection[str]) -> frozenset[str]:
+        """Those of the names that exist."""
+        return await self.names() & frozenset(names)
+
     async def names(self) -> frozenset[str]:
         """The existing topics. Raises Unreachable."""
         return await _asked(self._look, None)
