@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLargeError, ProducerFenced
@@ -13,7 +13,6 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.model import OutgoingRecord, Partition
 from delivery.naming import fanout_transactional_id
-from delivery.policy.record_size import record_size
 from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, Fenced, Unreachable
 
 WRITE_TIMEOUT_S = 5.0
@@ -85,8 +84,7 @@ class KafkaLaneProducer:
         # Not as a context manager: its exit swallows a cancellation and aborts with an assertion when fenced.
         try:
             await self._producer.begin_transaction()
-            for some in _portions(records):
-                await self._send(some)
+            await self._send(records)
             await self._producer.send_offsets_to_transaction(
                 {TopicPartition(*p): offset for p, offset in offsets.items()}, self._group
             )
@@ -98,18 +96,28 @@ class KafkaLaneProducer:
         """In batches of our own: the client's `send` makes a future and a result for each record, at twice the CPU."""
         filling: dict[str, BatchBuilder] = {}
         sent: list[asyncio.Future[object]] = []
+        size = 0
         for record in records:
             batch = filling.get(record.topic)
-            if batch is not None and not _append(batch, record):
-                sent.append(await self._producer.send_batch(batch, record.topic, partition=0))
-                batch = None
-            if batch is None:
+            added = 0 if batch is None else _append(batch, record)
+            if not added:
+                if batch is not None:
+                    sent.append(await self._producer.send_batch(batch, record.topic, partition=0))
                 batch = filling[record.topic] = self._producer.create_batch()
                 # An empty batch takes a record of any size.
-                _append(batch, record)
+                added = _append(batch, record)
+            size += added
+            if size > PORTION_BYTES:
+                await self._flush(filling, sent)
+                size = 0
+        await self._flush(filling, sent)
+
+    async def _flush(self, filling: dict[str, BatchBuilder], sent: list[asyncio.Future[object]]) -> None:
         for topic, batch in filling.items():
             sent.append(await self._producer.send_batch(batch, topic, partition=0))
         await asyncio.gather(*sent)
+        filling.clear()
+        sent.clear()
 
     async def close(self) -> None:
         """Stop; an open transaction is aborted by the next producer with this id."""
@@ -139,23 +147,10 @@ class KafkaLaneProducers:
         return KafkaLaneProducer(producer, self._group)
 
 
-def _portions(records: Sequence[OutgoingRecord]) -> Iterator[list[OutgoingRecord]]:
-    portion: list[OutgoingRecord] = []
-    size = 0
-    for record in records:
-        size += record_size(record.key, record.value, record.headers)
-        if portion and size > PORTION_BYTES:
-            yield portion
-            portion, size = [], record_size(record.key, record.value, record.headers)
-        portion.append(record)
-    if portion:
-        yield portion
-
-
-def _append(batch: BatchBuilder, record: OutgoingRecord) -> bool:
-    """False when it is full."""
+def _append(batch: BatchBuilder, record: OutgoingRecord) -> int:
+    """How many bytes that adds; 0 when it does not fit in any more."""
     added = batch.append(timestamp=None, key=record.key, value=_value(record), headers=list(record.headers))
-    return added is not None
+    return 0 if added is None else int(added.size)
 
 
 async def _send(producer: AIOKafkaProducer, record: OutgoingRecord) -> asyncio.Future[object]:

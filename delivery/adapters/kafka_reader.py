@@ -23,9 +23,9 @@ OFFSETS_TIMEOUT_S = 10.0
 class KafkaReader:
     """`delivery.ports.Reader` on aiokafka.
 
-    A mailbox above `mailbox_records` is paused and resumed at half; so is every filled one while all of them
-    together weigh more than `buffer_bytes`. `on_gap(partition, wanted, found)` is told when records were gone
-    before they were read, or when the topic is another one than it was.
+    A mailbox above `mailbox_records` is paused and resumed at half; so is one above its equal share of
+    `buffer_bytes` while all of them together weigh more than that. `on_gap(partition, wanted, found)` is told
+    when records were gone before they were read, or when the topic is another one than it was.
     """
 
     def __init__(
@@ -122,12 +122,16 @@ class KafkaReader:
     def _drained(self, mailbox: Mailbox, freed: int) -> None:
         over = self.bytes > self._buffer_bytes
         self.bytes -= freed
-        if mailbox.paused and len(mailbox) <= self._mailbox_records // 2 and self.bytes <= self._buffer_bytes:
+        if mailbox.paused and len(mailbox) <= self._mailbox_records // 2 and self._may_fill(mailbox):
             self._resume(mailbox)
         if over and self.bytes <= self._buffer_bytes // 2:
             for other in self._boxes.values():
                 if other.paused and len(other) <= self._mailbox_records // 2:
                     self._resume(other)
+
+    def _may_fill(self, mailbox: Mailbox) -> bool:
+        """While all together hold too much, each may hold its share: those that do not move must stop nobody else."""
+        return self.bytes <= self._buffer_bytes or mailbox.bytes * len(self._boxes) <= self._buffer_bytes
 
     def _resume(self, mailbox: Mailbox) -> None:
         mailbox.paused = False
@@ -151,7 +155,8 @@ class KafkaReader:
         self.bytes += mailbox.put(records)
         # Past what closes a transaction: otherwise a finished queue would show a lag of one for ever.
         mailbox.advance(await consumer.position(topic_partition))
-        if (len(mailbox) >= self._mailbox_records or self.bytes > self._buffer_bytes) and not mailbox.paused:
+        full = len(mailbox) >= self._mailbox_records or not self._may_fill(mailbox)
+        if full and not mailbox.paused:
             mailbox.paused = True
             consumer.pause(topic_partition)
 

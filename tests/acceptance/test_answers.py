@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import socket
 import time
@@ -11,9 +12,10 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from standardwebhooks.webhooks import Webhook
 
 from supervisor.demo.scripts import Act, Asked, Script, Then, always, doing, drop, raw, reply, sequence
-from tests.acceptance.harness import DeadLetter, System, Worker, free_port, until
+from tests.acceptance.harness import SECRET, DeadLetter, System, Worker, free_port, until
 
 ATTEMPTS = 3
 QUICK = {"RETRY__MAX_ATTEMPTS": str(ATTEMPTS), "RETRY__BASE_S": "0.05", "RETRY__MIN_429_S": "0.05"}
@@ -319,3 +321,75 @@ async def test_a_name_that_leads_inside_halts_the_endpoint_and_dead_letters_noth
         await system.run()
         await system.server.arrived("/hook", 3, 15)
         assert system.server.order("/hook") == ids
+
+
+@pytest.mark.asyncio
+async def test_rb09_of_an_answer_a_dead_letter_keeps_little_or_nothing_and_the_log_nothing(system: System) -> None:
+    topic = system.source("orders")
+    body = b"\x1b[31mpassword=hunter2 " + b"z" * 1_048_576
+    for name, kept in (("usual", "1024"), ("little", "10"), ("none", "0")):
+        path = system.endpoint("acme", name, topic, EXCERPT_BYTES=kept, **QUICK)
+        system.server.script(path, always(500, {"x-request-id": "r-1"}, body))
+    await system.create(topic)
+    worker = await system.run(DELIVERY_LOG__LEVEL="debug")
+    await system.produce(topic, [b"{}"])
+
+    letters = {letter["endpoint"]: letter for letter in await system.dead_letters("acme", 3)}
+
+    assert len(letters["usual"]["response"].encode()) <= 1024
+    assert "\x1b" not in letters["usual"]["response"]
+    assert letters["little"]["response"].encode() == "\ufffd[31mpas".encode()[:10]
+    assert (letters["none"].get("response"), letters["none"].get("receiver-ref")) == (None, None)
+    shown = worker.logged() + (await worker.get("/metrics"))[1] + (await worker.get("/status"))[1]
+    assert "hunter2" not in shown
+
+
+@pytest.mark.asyncio
+async def test_ra14_a_quota_without_hints_costs_no_event(system: System) -> None:
+    """The case's quota of 750 in a minute, with a window of 5 s: 429 without Retry-After once it is spent."""
+    window_s, quota, events = 5.0, 40, 100
+    started = time.monotonic()
+    taken: dict[int, int] = {}
+
+    def script(_asked: Asked) -> Act:
+        window = int((time.monotonic() - started) / window_s)
+        taken[window] = taken.get(window, 0) + 1
+        return reply(204) if taken[window] <= quota else reply(429)
+
+    path = system.endpoint("acme", "a", system.source("orders"))
+    system.server.script(path, script)
+    await system.create(system.source("orders"))
+    await system.run()
+    ids = await system.produce(system.source("orders"), [b"{}"] * events)
+
+    await until(lambda: len(system.server.ids(path)) == events, 60, "all were asked for")
+
+    assert system.server.ids(path) == ids
+    refused = [seen for seen in system.server.requests(path) if seen.status == 429]
+    assert 1 <= len(refused) <= 5 * (int((time.monotonic() - started) / window_s) + 1), "waits grow"
+    assert await system.dead_letters("acme") == []
+
+
+@pytest.mark.asyncio
+async def test_sg04_sg05_sg08_each_attempt_is_signed_anew_by_all_secrets_under_one_id(system: System) -> None:
+    old = "whsec_" + base64.b64encode(b"the old key, as long as the new.").decode()
+    path = system.endpoint(
+        "acme", "a", system.source("orders"), SECRETS=f"{SECRET},{old}", RETRY__SCHEDULE="1100ms,1100ms"
+    )
+    system.server.script(path, sequence([reply(503), reply(503), reply(204)]))
+    await system.create(system.source("orders"))
+    await system.run()
+    (event,) = await system.produce(system.source("orders"), [b'{"a": 1}'])
+
+    await system.server.arrived(path, 3, 20)
+
+    seen = system.server.requests(path)
+    assert [one.webhook_id for one in seen] == [event] * 3
+    assert len({one.timestamp for one in seen}) == 3
+    assert len({one.signature for one in seen}) == 3
+    for one in seen:
+        headers = {name.lower(): value for name, value in one.headers}
+        first, second = one.signature.split(" ")
+        for secret, signature in ((SECRET, first), (old, second)):
+            Webhook(secret).verify(one.body, headers)
+            Webhook(secret).verify(one.body, headers | {"webhook-signature": signature})

@@ -7,15 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.admin import NewPartitions
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import NewPartitions, RecordsToDelete
 
-from supervisor.demo.scripts import after, always
+from supervisor.demo.scripts import after, always, hang, reply, sequence
 from tests.acceptance.harness import System, Worker, until
 from tests.services import Service
 
 # The worker lists the topics every 3 s; joining takes a moment.
 NOTICED_S = 10.0
+MIB = 1_048_576
 
 
 async def _logged(worker: Worker, text: str, timeout_s: float = 15.0) -> None:
@@ -24,8 +25,6 @@ async def _logged(worker: Worker, text: str, timeout_s: float = 15.0) -> None:
 
 async def _ends(system: System, topic: str) -> int:
     """The end offset of partition 0, markers of transactions included."""
-    from aiokafka import AIOKafkaConsumer, TopicPartition
-
     consumer = AIOKafkaConsumer(bootstrap_servers=system.bootstrap, enable_auto_commit=False)
     await consumer.start()
     try:
@@ -292,3 +291,113 @@ async def test_kg09_a_worker_outlives_a_restart_of_the_only_broker_and_loses_not
         assert len(again) <= 256, "at most what was settled and not committed yet"
         await _committed_to_the_end(system, "delivery", system.queue("acme", "a"))
         assert await system.dead_letters("acme") == []
+
+
+@pytest.mark.asyncio
+async def test_ko07_a_topic_that_was_made_again_under_its_name_is_read_from_its_beginning(system: System) -> None:
+    topic = system.source("orders")
+    path = system.endpoint("acme", "a", topic)
+    system.server.script(path, always(204))
+    await system.create(topic)
+    worker = await system.run()
+    ids = await system.produce(topic, [b"{}"] * 10)
+    await system.server.arrived(path, 10, 15)
+    assert await worker.stop() == 0
+
+    await system.delete(topic)
+    await system.create(topic)
+    ids += await system.produce(topic, [b"{}"] * 5)
+    await system.run()
+
+    await system.server.arrived(path, 15, 20)
+    assert system.server.order(path) == ids
+
+
+@pytest.mark.asyncio
+async def test_hl08_a_removed_endpoint_gets_nothing_any_more_and_its_queue_is_left_alone(system: System) -> None:
+    topic = system.source("orders")
+    kept, removed = system.endpoint("acme", "kept", topic), system.endpoint("acme", "removed", topic)
+    system.server.script(kept, always(204))
+    system.server.script(removed, always(503))
+    await system.create(topic)
+    worker = await system.run()
+    await system.produce(topic, [b"{}"] * 3)
+    await system.server.arrived(kept, 3, 15)
+    await system.server.arrived(removed, 1, 15)
+    assert await worker.stop() == 0
+    asked = system.server.count(removed)
+    queued = len(await system.read(system.queue("acme", "removed")))
+
+    system.settings = {name: value for name, value in system.settings.items() if "__REMOVED__" not in name}
+    worker = await system.run()
+    await system.produce(topic, [b"{}"] * 2)
+    await system.server.arrived(kept, 5, 15)
+
+    assert system.server.count(removed) == asked
+    assert len(await system.read(system.queue("acme", "removed"))) == queued == 3
+    assert list(await worker.loops()) == ["acme/kept"]
+
+
+@pytest.mark.asyncio
+async def test_me03_hl05_in01_backlogs_that_do_not_move_fill_a_bounded_memory_and_starve_nobody(system: System) -> None:
+    topic = system.source("orders")
+    for n in range(12):
+        system.server.script(system.endpoint("acme", f"stuck{n}", topic, TIMEOUT_S="60"), hang())
+    beside = system.endpoint("acme", "beside", topic)
+    system.server.script(beside, always(204))
+    await system.create(topic)
+    ids = await system.produce(topic, [b"x" * 1000] * 4000)
+    worker = await system.run(DELIVERY_BUFFER_BYTES=str(16 * MIB))
+
+    await system.server.arrived(beside, 4000, 90)
+
+    assert system.server.order(beside) == ids
+    assert await worker.metric("delivery_buffered_bytes") <= (16 + 13 * 4) * MIB, "the limit, and a fetch for each"
+
+
+@pytest.mark.asyncio
+async def test_ko03_what_retention_took_is_reported_as_lost_and_the_rest_goes_on_at_the_oldest(system: System) -> None:
+    """Records are deleted by hand, since a retention of a minute takes several to act."""
+    topic = system.source("orders")
+    path = system.endpoint("acme", "a", topic)
+    system.server.script(path, always(503))
+    await system.create(topic)
+    worker = await system.run()
+    ids = await system.produce(topic, [b"{}"] * 100)
+    await system.server.arrived(path, 1, 15)
+    queue = system.queue("acme", "a")
+    queued = await system.read(queue, 15, 100)
+    assert await worker.stop() == 0
+    tried = system.server.count(path)
+    committed = max(0, await system.committed("delivery", queue))
+    kept_from = queued[60].offset
+    admin = await system.admin()
+    await admin.delete_records({TopicPartition(queue, 0): RecordsToDelete(before_offset=kept_from)})
+
+    system.server.script(path, always(204))
+    worker = await system.run()
+    await system.server.arrived(path, tried + 40, 20)
+
+    assert system.server.order(path)[tried:] == ids[60:]
+    assert await worker.metric("delivery_lost_to_retention_total", topic=queue) == kept_from - committed
+    assert "records were gone before they were read" in worker.logged()
+
+
+@pytest.mark.asyncio
+@pytest.mark.long
+async def test_kg01_a_record_that_takes_longer_than_the_poll_interval_costs_no_membership(system: System) -> None:
+    path = system.endpoint("acme", "slow", system.source("orders"))
+    system.server.script(path, sequence([reply(503, {"retry-after": "40"}), reply(204)]))
+    await system.create(system.source("orders"))
+    worker = await system.run(DELIVERY_MAX_POLL_INTERVAL_S="30")
+    ids = await system.produce(system.source("orders"), [b"{}"])
+    await system.server.arrived(path, 1, 15)
+    before = await worker.metric("delivery_rebalances_total")
+
+    async def delivered() -> bool:
+        return await worker.metric("delivery_delivered_total") == 1
+
+    await until(delivered, 60, "delivered in the end")
+    assert await worker.metric("delivery_rebalances_total") == before
+    assert system.server.order(path) == ids * 2
+    await _committed_to_the_end(system, "delivery", system.queue("acme", "slow"))
