@@ -50,9 +50,9 @@ class Standing:
     """Everything that is remembered about one endpoint.
 
     `streak` counts consecutive rejections and `gone` how many of them were 410; `failing` counts consecutive
-    records that ended without the endpoint taking or rejecting them. `failed_before` says that this
-    has halted it since the last delivery, so that one such record is enough; `pauses` and `rejection_pauses` count halts
-    since the last delivery and lengthen the next one. `not_before` is a Retry-After in force.
+    records that ended without the endpoint taking or rejecting them. `failed_before` says that this has halted it
+    since the last delivery, so that one such record is enough; `pauses` and `rejection_pauses` count halts since
+    the last delivery and lengthen the next one. `not_before` is a Retry-After in force.
     """
 
     streak: int = 0

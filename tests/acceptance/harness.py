@@ -181,6 +181,10 @@ class System:
         self.settings |= {place + key: value for key, value in values.items()}
         return path
 
+    async def all_arrived(self, path: str, ids: Sequence[str], timeout_s: float = 120.0) -> None:
+        """Wait until each of the events was received at least once."""
+        await until(lambda: len(self.server.ids(path)) >= len(ids), timeout_s, f"{path}: all {len(ids)} events")
+
     def source(self, name: str) -> str:
         """The full name of a source topic of this test."""
         return f"src-{self.prefix}-{name}"

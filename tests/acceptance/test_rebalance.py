@@ -73,7 +73,7 @@ async def test_a_third_worker_that_joins_and_leaves_all_the_time_costs_nobody_hi
     stormy = load.rate(stormy_from, time.monotonic())
 
     for path, ids in zip(load.paths, load.sent, strict=True):
-        await until(lambda p=path, n=len(ids): len(system.server.ids(p)) >= n, 120, f"{path}: all")  # type: ignore[misc]
+        await system.all_arrived(path, ids)
     repeated = {path: len(system.server.order(path)) - len(system.server.ids(path)) for path in load.paths}
     print(f"\ncalm {calm:.0f}/s, with {moves} rebalances {stormy:.0f}/s ({stormy / calm:.1%}), repeated {repeated}")
     for path, ids in zip(load.paths, load.sent, strict=True):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import email.utils
+import itertools
 import time
 
 import pytest
 
-from supervisor.demo.scripts import Act, Asked, always, doing, reply, sequence
+from supervisor.demo.scripts import RESET, Act, Asked, always, doing, reply, sequence
 from tests.acceptance.harness import System, until
 
 # RFC 9110 §5.6.7: a date has whole seconds, so an answer may ask for up to one second less than meant.
@@ -49,7 +50,7 @@ async def test_a_429_with_retry_after_2_is_never_asked_earlier_and_never_dead_le
     await system.server.arrived(path, 9, 60)
 
     seen = system.server.requests(path)
-    gaps = [later.at - earlier.ended_at for earlier, later in zip(seen[:7], seen[1:8], strict=True)]
+    gaps = [later.at - earlier.ended_at for earlier, later in itertools.pairwise(seen[:8])]
     assert min(gaps) >= 2.0
     assert [s.webhook_id for s in seen] == [ids[0]] * 8 + [ids[1]]
     assert await system.dead_letters("acme") == []
@@ -136,9 +137,6 @@ async def test_ra03_retry_after_zero_is_no_hot_loop(system: System) -> None:
 @pytest.mark.asyncio
 async def test_nw02_a_lost_answer_is_sent_again_with_the_same_id_and_bytes(system: System) -> None:
     path = system.endpoint("acme", "flaky", system.source("orders"))
-    system.server.script(path, sequence([Act(), reply(204)]))
-    from supervisor.demo.scripts import RESET
-
     system.server.script(path, sequence([RESET, reply(204)]))
     await system.create(system.source("orders"))
     worker = await system.run()

@@ -134,7 +134,7 @@ async def test_kill_9_in_mid_delivery_loses_nothing_and_repeats_only_what_was_no
     killed_at = [system.server.count(path) for path in paths]
     await system.run()
     for path, ids in zip(paths, sent, strict=True):
-        await until(lambda p=path, n=len(ids): len(system.server.ids(p)) >= n, 120, f"{path}: all")  # type: ignore[misc]
+        await system.all_arrived(path, ids)
 
     repeated = []
     for path, ids, before in zip(paths, sent, killed_at, strict=True):

@@ -36,11 +36,12 @@ class Load:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What doing it `count` times took."""
+    """What doing it `count` times took. `spare` is the share of the machine's CPU time that nobody used meanwhile."""
 
     count: int
     seconds: float
     cpu_s: float
+    spare: float = 1.0
 
     @property
     def cpu_us(self) -> float:

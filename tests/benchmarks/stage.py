@@ -28,6 +28,24 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
+class Spare:
+    """What the machine has left since this was made (proc(5), `/proc/stat`)."""
+
+    def __init__(self) -> None:
+        self._idle, self._all = self._now()
+
+    @staticmethod
+    def _now() -> tuple[int, int]:
+        ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return ticks[3] + ticks[4], sum(ticks)
+
+    @property
+    def share(self) -> float:
+        """Of all cores together."""
+        idle, everything = self._now()
+        return (idle - self._idle) / max(1, everything - self._all)
+
+
 def resident_mib(pid: int) -> float:
     """Memory of a process (proc(5), `statm`, field 2)."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES / 1_048_576

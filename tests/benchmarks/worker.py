@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.acceptance.harness import SECRET, System, Worker, until
 from tests.benchmarks.load import BODY, Cost
-from tests.benchmarks.stage import Endpoint, cpu_s, resident_mib
+from tests.benchmarks.stage import Endpoint, Spare, cpu_s, resident_mib
 
 TENANT = "acme"
 PARTITIONS = 3
@@ -75,13 +75,13 @@ class Bench:
                 self._end[TopicPartition(placed.topic, placed.partition)] = placed.offset + 1
             await producer.flush()
             await asyncio.sleep(0.3)
-            before = cpu_s(self.pid)
+            before, spare = cpu_s(self.pid), Spare()
             await producer.commit_transaction()
         finally:
             await producer.stop()
         await self.committed()
-        used = cpu_s(self.pid) - before
-        return Cost(count=count, seconds=await self._lasted(count), cpu_s=used)
+        used, left = cpu_s(self.pid) - before, spare.share
+        return Cost(count=count, seconds=await self._lasted(count), cpu_s=used, spare=left)
 
     async def _send(self, producer: AIOKafkaProducer, number: int) -> asyncio.Future[Any]:
         index = number % self._work.endpoints

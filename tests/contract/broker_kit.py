@@ -83,7 +83,7 @@ class Bed:
         await self.topics.create([TopicWanted(name=full, replication_factor=1, configs=configs)])
 
         async def listed() -> bool:
-            return full in await self.topics.names()
+            return bool(await self.topics.existing([full]))
 
         await until(listed, "the topic")
         return Partition(full, 0)
@@ -131,7 +131,7 @@ class Bed:
         """Connected; topics are looked up each time."""
 
         async def exists(topic: str) -> bool:
-            return topic in await self.topics.names()
+            return bool(await self.topics.existing([topic]))
 
         async def limit_bytes(topic: str) -> int | None:
             found = (await self.topics.describe([topic])).get(topic)
