@@ -10,8 +10,14 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    KafkaError,
+    NotCoordinatorForGroupError,
+    for_code,
+)
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.structs import OffsetAndMetadata
 
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.model import Partition
@@ -22,6 +28,7 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
 ADMIN_TIMEOUT_S = 15.0
+COORDINATOR_S = 0.2
 TOPIC_ALREADY_EXISTS = 36
 # It exists, and was made just now.
 LEADER_NOT_AVAILABLE = 5
@@ -116,12 +123,24 @@ class KafkaTopics:
         if not partitions:
             return {}
         wanted = [TopicPartition(*p) for p in partitions]
-        found = await _answered(self._admin().list_consumer_group_offsets(group, partitions=wanted))
+        found = await _answered(self._offsets(group, wanted))
         answer: dict[Partition, int | None] = {}
         for partition in partitions:
             entry = found.get(TopicPartition(*partition))
             answer[partition] = entry.offset if entry is not None and entry.offset >= 0 else None
         return answer
+
+    async def _offsets(self, group: str, wanted: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        while True:
+            try:
+                found: dict[TopicPartition, OffsetAndMetadata] = await self._admin().list_consumer_group_offsets(
+                    group, partitions=wanted
+                )
+            except (GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError):
+                # The first group of a new cluster, or one whose broker went: found again in a moment.
+                await asyncio.sleep(COORDINATOR_S)
+            else:
+                return found
 
     def _admin(self) -> AIOKafkaAdminClient:
         if self._client is None:

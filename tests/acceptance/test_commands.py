@@ -171,6 +171,7 @@ async def test_kafka_that_does_not_answer_is_exit_1_and_names_the_setting(system
 
 
 @pytest.mark.asyncio
+@pytest.mark.timeout(300)
 async def test_from_an_empty_kafka_to_a_delivered_event_by_commands_alone(system: System) -> None:
     topic = system.source("orders")
     path = system.endpoint("acme", "billing", topic, EVENT_TYPES="order.*")

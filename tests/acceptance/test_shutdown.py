@@ -112,7 +112,7 @@ async def test_sigterm_while_kafka_is_away_ends_at_once(system: System) -> None:
     assert (await worker.get("/readyz"))[0] == 503
     asked = time.monotonic()
     assert await worker.stop() == 0
-    assert time.monotonic() - asked < 2.5
+    assert time.monotonic() - asked < 4.0, "generous, since other tests run beside this one"
 
 
 @pytest.mark.asyncio

@@ -113,7 +113,11 @@ async def test_kg12_a_source_that_is_deleted_while_it_runs_does_not_come_back_an
     assert gone not in await (await system.admin()).list_topics()
     ids += await system.produce(kept, [b"2"])
     await system.server.arrived(path, 2, NOTICED_S)
-    assert (await worker.get("/readyz"))[0] == 200
+
+    async def ready() -> bool:
+        return (await worker.get("/readyz"))[0] == 200
+
+    await until(ready, NOTICED_S, "ready although a source is gone")
 
     await system.create(gone)
     ids += await system.produce(gone, [b"3"])

@@ -389,7 +389,8 @@ def test_an_endpoint_that_never_answers_sees_less_than_one_request_a_second(coun
 @given(any_endpoint(), st.lists(any_verdict(), max_size=60), st.integers())
 def test_every_halt_lasts_at_least_its_pause(of: object, verdicts: list[Verdict], seed: int) -> None:
     life = lived(of, verdicts, seed)
-    assert all(pause_s >= life.endpoint.halt.pause_s for pause_s in life.pauses)
+    # Differences of floating-point moments.
+    assert all(pause_s >= life.endpoint.halt.pause_s - 1e-6 for pause_s in life.pauses)
 
 
 def test_rc06_a_record_that_keeps_crashing_its_loop_ends_as_unsendable_after_doubling_pauses() -> None:
