@@ -90,6 +90,7 @@ class Fanout:
             producers=self._producers,
             starting_points=self._starting_points,
             work=self._work,
+            ours=lambda: self._member.proven() and partition in self._member.assigned,
         )
         self._lanes[partition] = lane
         task = asyncio.create_task(lane.run(), name=f"lane {partition.topic}/{partition.partition}")
@@ -155,12 +156,14 @@ class Lane:
         producers: LaneProducers,
         starting_points: StartingPoints,
         work: Callable[[LaneProducer, Mailbox], Awaitable[None]],
+        ours: Callable[[], bool],
     ) -> None:
         self._partition = partition
         self._reader = reader
         self._producers = producers
         self._starting_points = starting_points
         self._work = work
+        self._ours = ours
         self._ended = asyncio.Event()
         self._mailbox: Mailbox | None = None
 
@@ -175,6 +178,10 @@ class Lane:
         pause_s = FIRST_PAUSE_S
         while not self._ended.is_set():
             producer: LaneProducer | None = None
+            if not self._ours():
+                # Starting a producer fences whoever has the partition: not on a membership that nobody confirms.
+                await self._wait(UNDECIDED_S)
+                continue
             try:
                 producer = await self._producers.start(self._partition)
                 offset = await self._start(producer)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from delivery.model import Endpoint, Partition
+from delivery.policy.halting import after_others
 from delivery.ports import CommitRefused, Ledger, Member, Reader, Unreachable
 from delivery.settle import CommitPump
 from delivery.tenure import Tenure
@@ -16,7 +17,8 @@ log = structlog.get_logger(__name__)
 
 PROOF_COMMIT_S = 3.0
 RETRY_S = 0.2
-FAULT_PAUSE_S = 2.0
+# When the queues are taken over one by one, because not all of them can be.
+RETRY_ALONE_S = 2.0
 
 
 class Intake:
@@ -59,7 +61,7 @@ class Intake:
         kept = await self._kept()
         for partition, tenure in list(self.tenures.items()):
             if partition not in assigned or (tenure.ready and partition not in kept):
-                self._lose(tenure)
+                await self._lose(tenure)
         for partition in assigned:
             endpoint = self._queues.get(partition.topic)
             # A queue is its partition 0; one that has more is not subscribed.
@@ -80,7 +82,7 @@ class Intake:
         held = await self._ledger.still_held(ready)
         return frozenset(p for p in self.tenures if p.topic in held)
 
-    def _lose(self, tenure: Tenure) -> None:
+    async def _lose(self, tenure: Tenure) -> None:
         del self.tenures[tenure.partition]
         self._pump.forget(tenure.partition)
         tenure.lose()
@@ -88,40 +90,57 @@ class Intake:
             self._reader.close(tenure.mailbox)
         if tenure.ready:
             self._on_lost(tenure)
+            await self._ledger.release(tenure.partition.topic, tenure.token, tenure.settled_to)
 
     async def _take_over(self, tenures: Sequence[Tenure], epoch: int) -> None:
-        """Draw tokens, then prove by one commit that Kafka agrees, then read. A newer assignment starts over."""
-        while self._member.epoch == epoch:
-            try:
-                starts = await self._starts([t.partition for t in tenures])
-                for tenure in tenures:
-                    taken = await self._ledger.take_over(tenure.partition.topic)
-                    tenure.token, tenure.standing = taken.token, taken.standing
-                await self._member.commit(starts, PROOF_COMMIT_S)
-            except (CommitRefused, Unreachable) as error:
-                log.warning("taking over is delayed", queues=len(tenures), error=str(error))
-                await asyncio.sleep(RETRY_S)
-                continue
-            except Exception as error:
-                # A fault of ours must not leave queues without a loop until the next rebalance.
-                log.error("taking over failed", queues=len(tenures), exc_info=error)
-                await asyncio.sleep(FAULT_PAUSE_S)
-                continue
-            if self._member.epoch != epoch:
-                return
-            for tenure in tenures:
-                if not tenure.lost:
-                    tenure.mailbox = self._reader.open(tenure.partition, starts[tenure.partition])
-                    tenure.ready = True
-                    self._on_ready(tenure)
-            return
+        """Take over all together, or, when that fails, one by one: one bad queue must not keep the others.
 
-    async def _starts(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Where each queue goes on; a new one at its oldest record."""
-        committed = await self._member.committed(partitions)
-        unknown = [partition for partition in partitions if committed[partition] is None]
-        oldest = await self._reader.oldest(unknown)
-        return {p: offset if offset is not None else oldest[p] for p, offset in committed.items()}
+        A newer assignment starts over with those that are not ready.
+        """
+        together = True
+        while self._member.epoch == epoch:
+            waiting = [tenure for tenure in tenures if not tenure.ready and not tenure.lost]
+            if not waiting:
+                return
+            for some in [waiting] if together else [[tenure] for tenure in waiting]:
+                try:
+                    await self._take(some, epoch)
+                except (CommitRefused, Unreachable) as error:
+                    log.warning("taking over is delayed", queues=[t.partition.topic for t in some], error=str(error))
+                except Exception as error:
+                    # A fault of ours must not leave queues without a loop until the next rebalance.
+                    log.error("taking over failed", queues=[t.partition.topic for t in some], exc_info=error)
+            await asyncio.sleep(RETRY_S if together else RETRY_ALONE_S)
+            together = False
+
+    async def _take(self, tenures: Sequence[Tenure], epoch: int) -> None:
+        """Draw tokens, then prove by one commit that Kafka agrees, then read. Raises CommitRefused, Unreachable."""
+        committed = await self._member.committed([tenure.partition for tenure in tenures])
+        # A new queue starts at its oldest record.
+        oldest = await self._reader.oldest([partition for partition, offset in committed.items() if offset is None])
+        # What was asked for an assignment that is over says nothing about the one that is in force.
+        if self._member.epoch != epoch:
+            return
+        starts: dict[Partition, int] = {}
+        for tenure in tenures:
+            taken = await self._ledger.take_over(tenure.partition.topic)
+            tenure.token, tenure.standing = taken.token, taken.standing
+            start = committed[tenure.partition]
+            if start is None:
+                starts[tenure.partition] = oldest[tenure.partition]
+                continue
+            if taken.settled_to is not None and start > taken.settled_to:
+                tenure.standing = after_others(taken.standing)
+            starts[tenure.partition] = max(start, taken.settled_to or 0)
+        await self._pump.prove(starts, PROOF_COMMIT_S)
+        if self._member.epoch != epoch:
+            return
+        for tenure in tenures:
+            if not tenure.lost:
+                tenure.settled_to = starts[tenure.partition]
+                tenure.mailbox = self._reader.open(tenure.partition, tenure.settled_to)
+                tenure.ready = True
+                self._on_ready(tenure)
 
     def stop(self) -> None:
         """Tell every loop to finish what it has sent and to send no more."""

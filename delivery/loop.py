@@ -145,9 +145,6 @@ class DeliveryLoop:
             reply = await self._request(self._delivery, timeout_s, wall_s)
         finally:
             tenure.sending_since = None
-        if tenure.lost:
-            # Its outcome is the new owner's to find out.
-            return
         verdict = classify.classify(reply, endpoint, around.clock.wall())
         attempted = Attempted(
             started_at=started_at,
@@ -160,7 +157,8 @@ class DeliveryLoop:
         )
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
         self._count(attempted)
-        if not isinstance(verdict, Delivered):
+        # What came of a request of a lost queue is kept, in case that the queue comes back here.
+        if tenure.lost or not isinstance(verdict, Delivered):
             await self._remember()
 
     async def _complete(self) -> None:

@@ -70,7 +70,7 @@ class DeadLetters(Protocol):
         ...
 
     async def limit_bytes(self, topic: str) -> int | None:
-        """The largest record batch that the topic takes; None when it is not known."""
+        """The largest record batch that the topic takes; None when it is not known. Raises DeadLetterUnwritable."""
         ...
 
 
@@ -183,11 +183,15 @@ class TokenRefused(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """What an owner finds: its token, how the endpoint stands, and whether the former owner let go in order."""
+    """What an owner finds: its token, how the endpoint stands, and whether the former owner let go in order.
+
+    Everything before the offset `settled_to` is settled, whatever Kafka has; None when nobody said.
+    """
 
     token: int
     standing: Standing
     clean: bool
+    settled_to: int | None = None
 
 
 class Ledger(Protocol):
@@ -205,8 +209,8 @@ class Ledger(Protocol):
         """Remember. Raises TokenRefused."""
         ...
 
-    async def release(self, queue: str, token: int, settled_offset: int | None) -> None:
-        """Let go in order: a successor may go on behind `settled_offset` at once."""
+    async def release(self, queue: str, token: int, settled_to: int) -> None:
+        """Let go in order: everything before the offset `settled_to` is settled."""
         ...
 
 

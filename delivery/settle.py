@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import structlog
 
@@ -19,6 +20,8 @@ COMMIT_TIMEOUT_S = 3.0
 REBALANCE_COMMIT_S = 2.0
 # A cancelled commit has nothing to wait for.
 CANCEL_S = 0.1
+# Kafka does not take it now; ten tries a second would not change that.
+REFUSED_S = 0.5
 
 
 class CommitPump:
@@ -34,6 +37,9 @@ class CommitPump:
         self._marks: dict[Partition, int] = {}
         self._dirty = asyncio.Event()
         self._pending: asyncio.Task[None] | None = None
+        self._refused = False
+        # The epoch whose assignment has been revoked.
+        self._closed_in = -1
 
     def mark(self, partition: Partition, next_offset: int) -> None:
         """Everything before `next_offset` is settled."""
@@ -51,10 +57,33 @@ class CommitPump:
             await self._dirty.wait()
             await asyncio.sleep(self._interval_s)
             if self._member.settled_in and self._pending is None:
+                self._refused = False
                 await self._commit_alone(COMMIT_TIMEOUT_S)
+                if self._refused:
+                    await asyncio.sleep(REFUSED_S)
+
+    async def prove(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+        """Commit these offsets for queues that are being taken over. Raises CommitRefused.
+
+        Like every other commit it is the only one in flight, and none is begun once the group rebalances.
+        """
+        while self._pending is not None:
+            await asyncio.wait([self._pending])
+        if self._closed_in == self._member.epoch:
+            raise CommitRefused("the group is rebalancing")
+        task = self._pending = asyncio.create_task(self._member.commit(offsets, timeout_s), name="proof")
+        try:
+            await _ended(task, timeout_s)
+        finally:
+            if self._pending is task:
+                self._pending = None
+        if not task.done() or task.cancelled():
+            raise CommitRefused("given up")
+        task.result()
 
     async def before_rebalance(self) -> None:
         """Finish or give up the commit in flight, then commit what is settled by now: two seconds in all."""
+        self._closed_in = self._member.epoch
         loop = asyncio.get_running_loop()
         end = loop.time() + REBALANCE_COMMIT_S
         await self._end_pending(REBALANCE_COMMIT_S)
@@ -93,6 +122,7 @@ class CommitPump:
             await self._member.commit(sent, timeout_s)
         except CommitRefused as error:
             log.warning("commit refused", partitions=len(sent), error=str(error))
+            self._refused = True
             return
         except Exception as error:
             # Whatever the client raises, the marks are kept and the pump goes on.
@@ -132,7 +162,8 @@ class Settle:
         if tenure.lost or mailbox is None:
             return
         mailbox.pop()
-        self._pump.mark(tenure.partition, delivery.queue.offset + 1 if len(mailbox) else mailbox.next_offset)
+        tenure.settled_to = delivery.queue.offset + 1 if len(mailbox) else mailbox.next_offset
+        self._pump.mark(tenure.partition, tenure.settled_to)
 
     async def dead_letter(
         self, tenure: Tenure, delivery: Delivery, reason: DeadLetterReason, facts: AttemptFacts

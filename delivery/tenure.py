@@ -10,12 +10,16 @@ from delivery.policy.standing import FRESH, Standing
 
 
 class Tenure:
-    """From taking a queue over to losing it. `standing` is what the next loop begins with."""
+    """From taking a queue over to losing it.
+
+    `standing` is what the next loop begins with, `settled_to` the offset before which everything is settled.
+    """
 
     def __init__(self, partition: Partition, endpoint: Endpoint) -> None:
         self.partition = partition
         self.endpoint = endpoint
         self.token = 0
+        self.settled_to = 0
         self.standing: Standing = FRESH
         self.mailbox: Mailbox | None = None
         self.ready = False

@@ -75,13 +75,20 @@ class Sweep:
             owned.timer.cancel()
         if owned.task is not None and not owned.task.done():
             self._ending[queue] = owned.task
-            owned.task.add_done_callback(lambda task: self._ended_late(queue, task))
+            owned.task.add_done_callback(lambda task: self._ended_late(queue, task, tenure))
 
-    def _ended_late(self, queue: str, task: asyncio.Task[None]) -> None:
-        if self._ending.get(queue) is task:
-            del self._ending[queue]
-            if queue in self._owned:
-                self._apply(queue)
+    def _ended_late(self, queue: str, task: asyncio.Task[None], former: Tenure) -> None:
+        if self._ending.get(queue) is not task:
+            return
+        del self._ending[queue]
+        owned = self._owned.get(queue)
+        if owned is None:
+            return
+        in_hand = former.standing.in_hand
+        if in_hand is not None and in_hand.offset == owned.tenure.settled_to:
+            # The queue came back before its last request had ended: that request is not made again.
+            owned.tenure.standing = former.standing
+        self._apply(queue)
 
     async def run(self) -> None:
         """Sweep for ever."""

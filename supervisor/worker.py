@@ -189,9 +189,7 @@ class Worker:
         """
         log.info("stopping")
         began, drain_s = self._clock.monotonic(), self._configuration.process.drain_s
-        await self._fanout.stop()
-        # Nothing of the other group is in flight: its partitions need not wait for a slow endpoint.
-        await self._members[1].stop()
+        leaving = asyncio.create_task(self._leave_fanout(), name="leave fan-out")
         sent = self._intake.sending()
         while not hurry.is_set():
             now = self._clock.monotonic()
@@ -204,7 +202,15 @@ class Worker:
         self._intake.stop()
         drained = await self._sweep.stop(max(0.0, drain_s - (self._clock.monotonic() - began)), hurry)
         committed = await self._pump.flush()
+        if not hurry.is_set():
+            await asyncio.wait([leaving], timeout=max(0.0, drain_s - (self._clock.monotonic() - began)))
+        leaving.cancel()
         log.info("stopped", drained=drained, committed=committed)
+
+    async def _leave_fanout(self) -> None:
+        """Nothing of that group is in flight: its partitions need not wait for a slow endpoint."""
+        await self._fanout.stop()
+        await self._members[1].stop()
 
     async def _disconnect(self, *, everything: bool = True) -> None:
         living = [task for task in self._tasks.values() if not task.done()]

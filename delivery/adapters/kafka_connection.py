@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import aiokafka.admin.client
 import aiokafka.client
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -35,7 +36,9 @@ def forbid_topic_creation() -> None:
     aiokafka 0.14 asks for automatic creation in every metadata request and has no switch for it: a deleted
     topic came back with the broker's default partitions as soon as a client looked for its leader.
     """
-    aiokafka.client.MetadataRequest = functools.partial(MetadataRequest, allow_auto_topic_creation=False)
+    creating_none = functools.partial(MetadataRequest, allow_auto_topic_creation=False)
+    aiokafka.client.MetadataRequest = creating_none
+    aiokafka.admin.client.MetadataRequest = creating_none
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,8 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         """Commit for partitions of the present assignment. Raises CommitRefused."""
         if self._consumer is None or not self.settled_in:
             raise CommitRefused("the group is rebalancing")
+        if not offsets.keys() <= self.assigned:
+            raise CommitRefused("not all of these partitions are ours any more")
         entries = list(offsets.items())
         for start in range(0, len(entries), COMMIT_CHUNK):
             chunk = {TopicPartition(*p): offset for p, offset in entries[start : start + COMMIT_CHUNK]}
@@ -135,6 +137,9 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
             if consumer is None or not self._topics:
                 await asyncio.sleep(POLL_S)
                 continue
+            if consumer._coordinator._coordination_task.done():
+                # Heartbeats would go on, and the group would wait for a member that never joins again.
+                raise RuntimeError(f"the Kafka client left the group {self._group} to itself")
             try:
                 await consumer.getmany(timeout_ms=int(POLL_S * 1000))
             except (KafkaError, AssertionError) as error:

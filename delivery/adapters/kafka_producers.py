@@ -56,7 +56,10 @@ class KafkaDeadLetters:
 
     async def limit_bytes(self, topic: str) -> int | None:
         """The topic's limit; None when it is not known."""
-        return await self._limit_bytes(topic)
+        try:
+            return await self._limit_bytes(topic)
+        except Unreachable as error:
+            raise DeadLetterUnwritable(f"topic {topic}: {error}") from error
 
     async def write(self, record: OutgoingRecord) -> None:
         """Write it and wait for the acknowledgement."""

@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 0.2
 OFFSETS_TIMEOUT_S = 10.0
+# A batch that cannot be read is there again at every fetch.
+UNREADABLE_S = 10.0
 
 
 class KafkaReader:
@@ -43,6 +45,7 @@ class KafkaReader:
         self._consumer: AIOKafkaConsumer | None = None
         self._boxes: dict[Partition, Mailbox] = {}
         self._changed = False
+        self._unreadable: set[Partition] = set()
         self._any = asyncio.Event()
         self.bytes = 0
 
@@ -65,15 +68,56 @@ class KafkaReader:
             if consumer is None:
                 await asyncio.sleep(POLL_S)
                 continue
+            if consumer._fetcher.error_future.done():
+                # Without its fetching task the client returns nothing, for ever and without a word.
+                raise RuntimeError("the Kafka client stopped fetching")
             try:
                 for topic_partition, records in (await consumer.getmany(timeout_ms=int(POLL_S * 1000))).items():
                     await self._deal(consumer, topic_partition, records)
             except OffsetOutOfRangeError as error:
                 for topic_partition, wanted in error.args[0].items():
                     await self._reposition(Partition(*topic_partition), wanted)
-            except (KafkaError, AssertionError) as error:
-                log.warning("reading failed", error=type(error).__name__)
-                await asyncio.sleep(POLL_S)
+            except Exception as error:
+                log.warning("reading failed", error=f"{type(error).__name__}: {error}")
+                await self._read_apart()
+
+    async def _read_apart(self) -> None:
+        """Read each partition by itself for a moment, and put aside those that cannot be read.
+
+        The client throws away what it had taken from other partitions when one batch cannot be read (a codec that is
+        missing, a wrong checksum): everything is read again from where its mailbox ends.
+        """
+        self._change()
+        await asyncio.sleep(POLL_S)
+        for partition in list(self._boxes):
+            consumer = self._consumer
+            if consumer is None or self._changed:
+                return
+            topic_partition = TopicPartition(*partition)
+            try:
+                found = await consumer.getmany(topic_partition, timeout_ms=0)
+                for records in found.values():
+                    await self._deal(consumer, topic_partition, records)
+            except OffsetOutOfRangeError as error:
+                await self._reposition(partition, error.args[0][topic_partition])
+            except Exception as error:
+                self._put_aside(partition, error)
+
+    def _put_aside(self, partition: Partition, error: Exception) -> None:
+        log.error(
+            "a partition cannot be read",
+            topic=partition.topic,
+            partition=partition.partition,
+            error=f"{type(error).__name__}: {error}",
+            again_in_s=UNREADABLE_S,
+        )
+        self._unreadable.add(partition)
+        asyncio.get_running_loop().call_later(UNREADABLE_S, self._try_again, partition)
+        self._change()
+
+    def _try_again(self, partition: Partition) -> None:
+        self._unreadable.discard(partition)
+        self._change()
 
     async def oldest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The logs' first offsets. Raises Unreachable."""
@@ -112,7 +156,7 @@ class KafkaReader:
         for partition, mailbox in self._boxes.items():
             # assign() forgets positions and pauses.
             consumer.seek(TopicPartition(*partition), mailbox.next_offset)
-            if mailbox.paused:
+            if mailbox.paused or partition in self._unreadable:
                 consumer.pause(TopicPartition(*partition))
         if self._boxes:
             self._any.set()
@@ -135,6 +179,8 @@ class KafkaReader:
 
     def _resume(self, mailbox: Mailbox) -> None:
         mailbox.paused = False
+        if mailbox.partition in self._unreadable:
+            return
         if self._consumer is not None and not self._changed and self._boxes.get(mailbox.partition) is mailbox:
             self._consumer.resume(TopicPartition(*mailbox.partition))
 

@@ -131,16 +131,18 @@ class KafkaTopics:
         return answer
 
     async def _offsets(self, group: str, wanted: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        found: dict[TopicPartition, OffsetAndMetadata]
         while True:
             try:
-                found: dict[TopicPartition, OffsetAndMetadata] = await self._admin().list_consumer_group_offsets(
-                    group, partitions=wanted
-                )
+                found = await self._admin().list_consumer_group_offsets(group, partitions=wanted)
             except (GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError):
                 # The first group of a new cluster, or one whose broker went: found again in a moment.
-                await asyncio.sleep(COORDINATOR_S)
-            else:
+                found = {}
+            # A coordinator that is still loading answers for no partition at all, and the client takes that for
+            # success. A good answer names each partition, with -1 where nothing is committed.
+            if all(partition in found for partition in wanted):
                 return found
+            await asyncio.sleep(COORDINATOR_S)
 
     def _admin(self) -> AIOKafkaAdminClient:
         if self._client is None:

@@ -13,17 +13,19 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}
-        self._released: dict[str, int] = {}
+        self._released: dict[str, tuple[int, int]] = {}
         self._standings: dict[str, Standing] = {}
 
     async def take_over(self, queue: str) -> TakenOver:
         """The next token, and what was last recorded."""
         before = self._tokens.get(queue, 0)
         token = self._tokens[queue] = before + 1
+        released, settled_to = self._released.get(queue, (0, None))
         return TakenOver(
             token=token,
             standing=self._standings.get(queue, FRESH),
-            clean=before == 0 or self._released.get(queue) == before,
+            clean=released == before,
+            settled_to=settled_to,
         )
 
     async def still_held(self, tokens: Mapping[str, int]) -> frozenset[str]:
@@ -39,6 +41,6 @@ class MemoryLedger:
         else:
             self._standings[queue] = standing
 
-    async def release(self, queue: str, token: int, settled_offset: int | None) -> None:
-        """Note that this owner let go in order; where it stood is in Kafka."""
-        self._released[queue] = token
+    async def release(self, queue: str, token: int, settled_to: int) -> None:
+        """Note where this owner stood: more than Kafka has, when the queue was lost before the last commit."""
+        self._released[queue] = (token, settled_to)

@@ -259,7 +259,7 @@ async def test_a_stop_during_a_request_that_is_rejected_still_writes_the_dead_le
 
 @pytest.mark.parametrize("reply", [OK, NOT_FOUND, BUSY])
 @in_virtual_time
-async def test_what_a_request_brings_after_the_queue_was_lost_is_dropped(reply: Reply) -> None:
+async def test_what_a_request_brings_after_the_queue_was_lost_is_remembered_and_settles_nothing(reply: Reply) -> None:
     async def late() -> Reply:
         await asyncio.sleep(2.0)
         return reply
@@ -270,7 +270,7 @@ async def test_what_a_request_brings_after_the_queue_was_lost_is_dropped(reply: 
     kit.tenure.lose()
     assert await running == Revoked()
     assert kit.letters.written == []
-    assert kit.ledger.records == []
+    assert [standing.in_hand.last for _, standing in kit.ledger.records if standing.in_hand] == [reply]
     assert await kit.settled() == 0
     assert len(kit.sender.sent) == 1
 

@@ -12,7 +12,7 @@ from delivery.model import Answer, DeadLetterReason, Partition
 from delivery.policy.dead_letter import AttemptFacts
 from delivery.policy.event import read_delivery
 from delivery.ports import CommitRefused, DeadLetterTooLarge, DeadLetterUnwritable
-from delivery.settle import COMMIT_TIMEOUT_S, REBALANCE_COMMIT_S, CommitPump, Settle
+from delivery.settle import COMMIT_TIMEOUT_S, REBALANCE_COMMIT_S, REFUSED_S, CommitPump, Settle
 from delivery.tenure import Tenure
 from tests.fakes import FakeDeadLetters, FakeMember, FakeReader, RecordingMeter, endpoint, queued
 from tests.virtual_time import in_virtual_time
@@ -107,7 +107,7 @@ async def test_a_refused_commit_keeps_the_marks_for_the_next_one() -> None:
         pump.mark(A, 7)
         await asyncio.sleep(1.5 * INTERVAL_S)
         assert member.commits == []
-        await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(REFUSED_S + INTERVAL_S)
         assert member.offsets == {A: 7}
 
 
@@ -122,7 +122,7 @@ async def test_kg_03_a_commit_that_a_rebalance_refuses_drops_what_is_lost_and_en
         member.revoke()
         member.assign(B)
         pump.forget(A)
-        await asyncio.sleep(2 * INTERVAL_S)
+        await asyncio.sleep(REFUSED_S + 2 * INTERVAL_S)
         assert member.offsets == {B: 4}
 
 

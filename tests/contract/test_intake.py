@@ -1,0 +1,203 @@
+"""Which queues are ours: taken over with a proof, kept through rebalances, let go with what is known of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Collection, Mapping
+
+from delivery.adapters.memory_ledger import MemoryLedger
+from delivery.intake import Intake
+from delivery.model import HaltReason, Partition
+from delivery.policy.standing import Standing
+from delivery.ports import CommitRefused
+from delivery.settle import CommitPump
+from delivery.tenure import Tenure
+from tests.fakes import FakeMember, FakeReader, endpoint
+from tests.virtual_time import in_virtual_time
+
+A, B, C = (Partition(f"p.acme.{name}.queue", 0) for name in "abc")
+
+
+class Choosy(FakeMember):
+    """Refuses every commit that names one of these partitions; look-ups take as long as they are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[Partition] = set()
+        self.look_up_s = 0.0
+
+    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+        if self.refused & offsets.keys():
+            raise CommitRefused("TopicAuthorizationFailedError")
+        await super().commit(offsets, timeout_s)
+
+    async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int | None]:
+        found = await super().committed(partitions)
+        await asyncio.sleep(self.look_up_s)
+        return found
+
+
+@dataclasses.dataclass
+class Kit:
+    member: Choosy
+    ledger: MemoryLedger
+    intake: Intake
+    pump: CommitPump
+    ready: list[Tenure]
+    lost: list[Tenure]
+
+    def owned(self) -> dict[Partition, int]:
+        """The queues that are ready, with the offset at which each began."""
+        return {p: t.settled_to for p, t in self.intake.tenures.items() if t.ready}
+
+
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[Kit]:
+    member, ledger, reader = Choosy(), MemoryLedger(), FakeReader()
+    pump = CommitPump(member, 0.1)
+    ready: list[Tenure] = []
+    lost: list[Tenure] = []
+    intake = Intake(
+        member=member,
+        reader=reader,
+        pump=pump,
+        ledger=ledger,
+        queues={queue.topic: endpoint(name) for queue, name in zip((A, B, C), "abc", strict=True)},
+        on_ready=ready.append,
+        on_lost=lost.append,
+    )
+    task = asyncio.create_task(intake.run())
+    try:
+        yield Kit(member, ledger, intake, pump, ready, lost)
+    finally:
+        assert not task.done(), "it must live for ever"
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@in_virtual_time
+async def test_a_queue_is_ours_only_after_a_commit_of_where_it_stands() -> None:
+    async with running() as kit:
+        kit.member.offsets = {A: 7}
+        kit.member.assign(A, B)
+        await asyncio.sleep(0.01)
+        assert kit.owned() == {A: 7, B: 0}
+        assert kit.member.commits == [{A: 7, B: 0}]
+
+
+@in_virtual_time
+async def test_what_an_assignment_keeps_goes_on_untouched() -> None:
+    async with running() as kit:
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        kit.member.revoke()
+        kit.member.assign(A, B)
+        await asyncio.sleep(0.01)
+        assert [tenure.partition for tenure in kit.ready] == [A, B]
+        assert kit.lost == []
+
+
+@in_virtual_time
+async def test_after_a_lapse_everything_is_taken_over_anew() -> None:
+    async with running() as kit:
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        kit.member.has_lapsed = True
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        assert [tenure.token for tenure in kit.ready] == [1, 2]
+        assert kit.lost == kit.ready[:1]
+
+
+@in_virtual_time
+async def test_one_queue_that_cannot_be_taken_keeps_none_of_the_others() -> None:
+    async with running() as kit:
+        kit.member.refused = {B}
+        kit.member.assign(A, B, C)
+        await asyncio.sleep(1.0)
+        assert kit.owned().keys() == {A, C}
+        kit.member.refused = set()
+        await asyncio.sleep(3.0)
+        assert kit.owned().keys() == {A, B, C}
+
+
+@in_virtual_time
+async def test_a_take_over_of_an_assignment_that_is_over_commits_and_changes_nothing() -> None:
+    async with running() as kit:
+        kit.member.look_up_s = 5.0
+        kit.member.offsets = {A: 3, B: 3}
+        kit.member.assign(A, B)
+        await asyncio.sleep(1.0)
+        kit.member.look_up_s = 0.0
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        (tenure,) = kit.ready
+        tenure.standing = Standing(streak=2)
+        kit.member.offsets[A] = 9
+        await asyncio.sleep(10.0)
+        assert kit.member.commits == [{A: 3}]
+        assert kit.member.offsets == {A: 9, B: 3}
+        assert (tenure.token, tenure.standing) == (1, Standing(streak=2))
+
+
+@in_virtual_time
+async def test_nothing_is_proven_once_the_assignment_was_revoked() -> None:
+    async with running() as kit:
+        kit.member.look_up_s = 1.0
+        kit.member.assign(A)
+        await asyncio.sleep(0.5)
+        await kit.pump.before_rebalance()
+        await asyncio.sleep(3.0)
+        assert kit.member.commits == []
+        kit.member.look_up_s = 0.0
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        assert kit.owned() == {A: 0}
+
+
+@in_virtual_time
+async def test_a_queue_that_comes_back_goes_on_behind_what_was_settled_here() -> None:
+    async with running() as kit:
+        kit.member.offsets = {A: 3}
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        kit.ready[0].settled_to = 8
+        kit.member.assign()
+        await asyncio.sleep(0.01)
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        assert kit.owned() == {A: 8}
+        assert kit.member.offsets == {A: 8}
+
+
+@in_virtual_time
+async def test_of_a_standing_that_another_owner_has_outdated_only_waits_are_kept() -> None:
+    async with running() as kit:
+        kit.member.offsets = {A: 3}
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        standing = Standing(streak=4, pauses=5, failed_before=True, halt=HaltReason.HOLD, due_at=2000.0, not_before=1.0)
+        await kit.ledger.record(A.topic, kit.ready[0].token, standing)
+        kit.member.assign()
+        await asyncio.sleep(0.01)
+        kit.member.offsets[A] = 500
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        assert kit.owned() == {A: 500}
+        assert kit.ready[1].standing == Standing(halt=HaltReason.HOLD, due_at=2000.0, not_before=1.0)
+
+
+@in_virtual_time
+async def test_an_offset_of_a_queue_that_was_made_again_is_not_used() -> None:
+    async with running() as kit:
+        kit.member.offsets = {A: 40}
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        kit.member.assign()
+        await asyncio.sleep(0.01)
+        kit.member.offsets = {}
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        assert kit.owned() == {A: 0}
