@@ -35,7 +35,7 @@ class Topics(KafkaTopics):
 
     def __init__(self, admin: Admin) -> None:
         super().__init__(KafkaConnection(options={}))
-        self._client = admin  # type: ignore[assignment]
+        self._client = admin
 
 
 @in_virtual_time
