@@ -66,7 +66,7 @@ async def test_a_third_worker_that_joins_and_leaves_all_the_time_costs_nobody_hi
     stormy_from = time.monotonic()
     moves = 0
     while time.monotonic() - stormy_from < WATCHED_S:
-        third = await system.run()
+        third = await system.join()
         await asyncio.sleep(STEP_S)  # the third worker comes and goes at this pace
         moves += 2
         assert await third.stop() == 0
@@ -97,7 +97,7 @@ async def test_the_group_settles_within_a_second_and_stays_settled_under_commits
 
     before = await assignments()
     joined_at = time.monotonic()
-    third = await system.run()
+    third = await system.join()
     ready_after = time.monotonic() - joined_at
     await asyncio.sleep(8)  # it has to stay settled that long, committing ten times a second
 
