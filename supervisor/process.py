@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 
 import structlog
@@ -28,13 +29,26 @@ async def _run(worker: Worker) -> int:
     return await worker.run(stop, hurry)
 
 
+def _spare_what_stays() -> None:
+    """Take modules and settings out of garbage collection, and collect less often.
+
+    A full collection walks all of them: at 50 endpoints that was an eighth of the CPU per delivery, and stopped the
+    event loop for 100 ms at a time. What a delivery leaves behind is freed by reference counts.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 50)
+
+
 def run(configuration: Configuration) -> int:
     """Run a worker in this process until SIGTERM or SIGINT. Returns the exit status."""
     for warning in configuration.warnings:
         log.warning("settings", detail=warning)
 
     async def main() -> int:
-        return await _run(build(configuration))
+        worker = build(configuration)
+        _spare_what_stays()
+        return await _run(worker)
 
     try:
         import uvloop

@@ -82,9 +82,11 @@ class KafkaLaneProducer:
     def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
         self._producer = producer
         self._group = group
+        self._known: set[str] = set()
 
     async def write(self, records: Sequence[OutgoingRecord], offsets: Mapping[Partition, int]) -> None:
         """One transaction: the records and the source offsets."""
+        await self._know({record.topic for record in records})
         # Not as a context manager: its exit swallows a cancellation and aborts with an assertion when fenced.
         try:
             await self._producer.begin_transaction()
@@ -95,6 +97,15 @@ class KafkaLaneProducer:
             await self._producer.commit_transaction()
         except (ProducerFenced, InvalidProducerEpoch) as error:
             raise Fenced from error
+
+    async def _know(self, topics: set[str]) -> None:
+        """Learn in one request, before the transaction begins, who leads the topics that are new here.
+
+        The client would ask for one after the other: with a thousand queues the transaction timed out, for ever.
+        """
+        if not topics <= self._known:
+            self._known |= topics
+            await self._producer.client.set_topics(self._known)
 
     async def _send(self, records: Sequence[OutgoingRecord]) -> None:
         """In batches of our own: the client's `send` makes a future and a result for each record, at twice the CPU."""
