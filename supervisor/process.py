@@ -32,8 +32,8 @@ async def _run(worker: Worker) -> int:
 def _spare_what_stays() -> None:
     """Take modules and settings out of garbage collection, and collect less often.
 
-    A full collection walks all of them: at 50 endpoints that was an eighth of the CPU per delivery, and stopped the
-    event loop for 100 ms at a time. What a delivery leaves behind is freed by reference counts.
+    A full collection walks all of them and stops the event loop meanwhile. What a delivery leaves behind is freed by
+    reference counts.
     """
     gc.collect()
     gc.freeze()
