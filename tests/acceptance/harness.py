@@ -200,14 +200,17 @@ class System:
     async def create(self, *topics: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         """Create topics and wait until they are listed."""
         admin = await self.admin()
-        await admin.create_topics(
-            [NewTopic(topic, partitions, 1, topic_configs=dict(configs or {})) for topic in topics]
-        )
 
         async def listed() -> bool:
-            return set(topics) <= set(await admin.list_topics())
+            missing = set(topics) - set(await admin.list_topics())
+            if missing:
+                # Again and again: a name whose topic was deleted just now is not free at once.
+                await admin.create_topics(
+                    [NewTopic(topic, partitions, 1, topic_configs=dict(configs or {})) for topic in missing]
+                )
+            return not missing
 
-        await until(listed, 10, f"topics {topics}")
+        await until(listed, 20, f"topics {topics}")
 
     async def delete(self, *topics: str) -> None:
         """Delete topics and wait until they are gone."""
