@@ -22,11 +22,15 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What a figure must reach and should reach; `at_least` tells which side is the good one."""
+    """What a figure must reach and should reach; `at_least` tells which side is the good one.
+
+    One that is not `binding` yet is shown as missed, and does not make the run fail.
+    """
 
     must: float
     aim: float
     at_least: bool = False
+    binding: bool = True
 
     def verdict(self, value: float) -> Verdict:
         """Limits themselves are reached."""
@@ -58,7 +62,7 @@ class Figure:
     @property
     def missed(self) -> bool:
         """True when it makes the whole run fail."""
-        return self.verdict is Verdict.MISSED and not self.excuse
+        return self.verdict is Verdict.MISSED and not self.excuse and self.limit is not None and self.limit.binding
 
 
 def as_json(figures: Sequence[Figure]) -> str:
