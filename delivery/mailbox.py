@@ -81,12 +81,6 @@ class Mailbox:
         self.bytes -= freed
         self._drained(self, freed)
 
-    def pop_batch(self, limit: int, limit_bytes: int) -> list[Record]:
-        """Remove what `peek` shows."""
-        batch = self.peek(limit, limit_bytes)
-        self.drop(len(batch))
-        return batch
-
     @property
     def closed(self) -> bool:
         """True once nothing more will come: the partition is no longer read for this owner."""

@@ -29,27 +29,6 @@ from delivery.policy.standing import Standing
 from delivery.ports import CommitRefused, TokenRefused
 
 
-class ManualClock:
-    """Stands still until it is moved."""
-
-    def __init__(self, now: float = 1000.0, wall_s: float = 1_800_000_000.0) -> None:
-        self.now = now
-        self.wall_s = wall_s
-
-    def monotonic(self) -> float:
-        """As set."""
-        return self.now
-
-    def wall(self) -> float:
-        """As set."""
-        return self.wall_s
-
-    def advance(self, seconds: float) -> None:
-        """Both clocks go on."""
-        self.now += seconds
-        self.wall_s += seconds
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FakeRecord:
     """A record as a consumer hands it out."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
-import itertools
 import math
 import re
 import time
@@ -136,11 +135,6 @@ class Log:
             if times > 1:
                 repeated[webhook_id] += times
         return dict(repeated)
-
-    def longest_gap_s(self, path: str | None = None) -> float:
-        """The longest time between two requests that followed each other."""
-        times = [seen.at for seen in self.requests(path)]
-        return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
 
     def summary(self) -> dict[str, object]:
         """Counts by path, for JSON."""

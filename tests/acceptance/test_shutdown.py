@@ -9,7 +9,7 @@ import time
 import pytest
 
 from supervisor.demo.scripts import after, hang
-from tests.acceptance.harness import System, until
+from tests.acceptance.harness import System, Worker, until
 from tests.services import TEST_IS_LONG
 
 EVENTS = 5_000 if TEST_IS_LONG else 2_000
@@ -17,13 +17,12 @@ KILLED_EVENTS = 20_000 if TEST_IS_LONG else 8_000
 ENDPOINTS = 10
 
 
-@pytest.mark.asyncio
-@pytest.mark.timeout(240)
-async def test_sigterm_in_the_middle_loses_nothing_and_repeats_nothing(system: System) -> None:
+async def _in_the_middle(system: System, round_trip_s: float) -> tuple[list[str], list[list[str]], Worker]:
+    """Paths, what was sent to each, and a worker that has delivered a third of it."""
     topic = system.source("orders")
     paths = [system.endpoint("acme", f"e{n}", topic, EVENT_TYPES=f"kind{n}") for n in range(ENDPOINTS)]
     for path in paths:
-        system.server.script(path, after(0.005, 204))
+        system.server.script(path, after(round_trip_s, 204))
     await system.create(topic)
     sent = [
         await system.produce(topic, [b"{}"] * (EVENTS // ENDPOINTS), [("event-type", b"kind%d" % n)])
@@ -31,6 +30,13 @@ async def test_sigterm_in_the_middle_loses_nothing_and_repeats_nothing(system: S
     ]
     worker = await system.run()
     await system.server.arrived(None, EVENTS // 3, 60)
+    return paths, sent, worker
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(240)
+async def test_sigterm_in_the_middle_loses_nothing_and_repeats_nothing(system: System) -> None:
+    paths, sent, worker = await _in_the_middle(system, round_trip_s=0.005)
 
     assert await worker.stop() == 0
     stopped_at = system.server.count()
@@ -118,17 +124,7 @@ async def test_sigterm_while_kafka_is_away_ends_at_once(system: System) -> None:
 @pytest.mark.asyncio
 @pytest.mark.timeout(240)
 async def test_kill_9_in_mid_delivery_loses_nothing_and_repeats_only_what_was_not_committed(system: System) -> None:
-    topic = system.source("orders")
-    paths = [system.endpoint("acme", f"e{n}", topic, EVENT_TYPES=f"kind{n}") for n in range(ENDPOINTS)]
-    for path in paths:
-        system.server.script(path, after(0.01, 204))
-    await system.create(topic)
-    sent = [
-        await system.produce(topic, [b"{}"] * (EVENTS // ENDPOINTS), [("event-type", b"kind%d" % n)])
-        for n in range(ENDPOINTS)
-    ]
-    worker = await system.run()
-    await system.server.arrived(None, EVENTS // 3, 60)
+    paths, sent, worker = await _in_the_middle(system, round_trip_s=0.01)
 
     await worker.kill()
     killed_at = [system.server.count(path) for path in paths]
