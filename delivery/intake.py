@@ -114,7 +114,11 @@ class Intake:
             together = False
 
     async def _take(self, tenures: Sequence[Tenure], epoch: int) -> None:
-        """Draw tokens, then prove by one commit that Kafka agrees, then read. Raises CommitRefused, Unreachable."""
+        """Draw tokens, prove by one commit that Kafka agrees, then let the loops begin.
+
+        Reading begins before the proof: it changes nothing, and a loop then finds its records there.
+        Raises CommitRefused, Unreachable.
+        """
         committed = await self._member.committed([tenure.partition for tenure in tenures])
         # A new queue starts at its oldest record.
         oldest = await self._reader.oldest([partition for partition, offset in committed.items() if offset is None])
@@ -132,15 +136,24 @@ class Intake:
             if taken.settled_to is not None and start > taken.settled_to:
                 tenure.standing = after_others(taken.standing)
             starts[tenure.partition] = max(start, taken.settled_to or 0)
+        for tenure in tenures:
+            self._open(tenure, starts[tenure.partition])
         await self._pump.prove(starts, PROOF_COMMIT_S)
         if self._member.epoch != epoch:
             return
         for tenure in tenures:
             if not tenure.lost:
-                tenure.settled_to = starts[tenure.partition]
-                tenure.mailbox = self._reader.open(tenure.partition, tenure.settled_to)
                 tenure.ready = True
                 self._on_ready(tenure)
+
+    def _open(self, tenure: Tenure, offset: int) -> None:
+        if tenure.lost:
+            return
+        if tenure.mailbox is not None:
+            # An attempt before this one was not proven.
+            self._reader.close(tenure.mailbox)
+        tenure.settled_to = offset
+        tenure.mailbox = self._reader.open(tenure.partition, offset)
 
     def stop(self) -> None:
         """Tell every loop to finish what it has sent and to send no more."""

@@ -11,7 +11,7 @@ import structlog
 
 from delivery.adapters.aiohttp_transport import AiohttpTransport
 from delivery.adapters.http_sender import HttpSender
-from delivery.adapters.kafka_connection import KafkaConnection, forbid_topic_creation
+from delivery.adapters.kafka_connection import QUEUE_FETCH_BYTES, KafkaConnection, forbid_topic_creation
 from delivery.adapters.kafka_member import KafkaMember
 from delivery.adapters.kafka_producers import KafkaDeadLetters, KafkaLaneProducers
 from delivery.adapters.kafka_reader import KafkaReader
@@ -121,8 +121,8 @@ class _Building:
         configuration = self.configuration
         self.delivery_member = self._member(delivery_group(configuration.prefix))
         self.fanout_member = self._member(fanout_group(configuration.prefix))
-        self.delivery_reader = self._reader()
-        self.fanout_reader = self._reader()
+        self.delivery_reader = self._reader(QUEUE_FETCH_BYTES)
+        self.fanout_reader = self._reader(None)
         self.dead_letters = KafkaDeadLetters(self.connection, self.topics.exists, self.topics.limit_bytes)
         self.pump = CommitPump(self.delivery_member, configuration.process.commit_interval_s)
         self.delivery_member.before_rebalance = self.pump.before_rebalance
@@ -151,13 +151,14 @@ class _Building:
     def _member(self, group: str) -> KafkaMember:
         return KafkaMember(self.connection, self.kafka_topics, group, self.clock)
 
-    def _reader(self) -> KafkaReader:
+    def _reader(self, partition_bytes: int | None) -> KafkaReader:
         process = self.configuration.process
         return KafkaReader(
             self.connection,
             mailbox_records=process.mailbox_records,
             buffer_bytes=process.buffer_bytes // 2,
             on_gap=self._gap,
+            partition_bytes=partition_bytes,
         )
 
     def _gap(self, partition: Partition, missed: int, found: int) -> None:

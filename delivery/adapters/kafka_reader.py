@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 0.2
 OFFSETS_TIMEOUT_S = 10.0
+# A closed partition is only paused until the next assignment, which comes after this time if not before.
+FORGET_S = 1.0
 # A batch that cannot be read is there again at every fetch.
 UNREADABLE_S = 10.0
 
@@ -37,11 +39,13 @@ class KafkaReader:
         mailbox_records: int,
         buffer_bytes: int,
         on_gap: Callable[[Partition, int, int], None],
+        partition_bytes: int | None = None,
     ) -> None:
         self._connection = connection
         self._mailbox_records = mailbox_records
         self._buffer_bytes = buffer_bytes
         self._on_gap = on_gap
+        self._partition_bytes = partition_bytes
         self._consumer: AIOKafkaConsumer | None = None
         self._boxes: dict[Partition, Mailbox] = {}
         self._changed = False
@@ -51,7 +55,7 @@ class KafkaReader:
 
     async def start(self) -> None:
         """Connect."""
-        self._consumer = self._connection.reader()
+        self._consumer = self._connection.reader(self._partition_bytes)
         await self._consumer.start()
 
     async def stop(self) -> None:
@@ -139,6 +143,23 @@ class KafkaReader:
         self.bytes -= mailbox.close()
         if self._boxes.get(mailbox.partition) is mailbox:
             del self._boxes[mailbox.partition]
+            self._forget(mailbox.partition)
+
+    def _forget(self, partition: Partition) -> None:
+        """Stop fetching it, without a new assignment for now.
+
+        That would start a new long poll, and what is opened a moment later, as in a rebalance, would wait behind it.
+        """
+        if self._consumer is None or self._changed:
+            return
+        if TopicPartition(*partition) in self._consumer.assignment():
+            self._consumer.pause(TopicPartition(*partition))
+        asyncio.get_running_loop().call_later(FORGET_S, self._tidy, partition)
+
+    def _tidy(self, partition: Partition) -> None:
+        if self._consumer is None or partition in self._boxes or self._changed:
+            return
+        if TopicPartition(*partition) in self._consumer.assignment():
             self._change()
 
     def _change(self) -> None:

@@ -56,8 +56,13 @@ async def _steady(system: System, load: Load) -> Worker:
 @pytest.mark.asyncio
 @pytest.mark.serial
 @pytest.mark.timeout(400)
-async def test_a_third_worker_that_joins_and_leaves_all_the_time_costs_nobody_his_rate(system: System) -> None:
+@pytest.mark.parametrize("silent", [False, True], ids=["all-answer", "one-never-answers"])
+async def test_a_third_worker_that_joins_and_leaves_all_the_time_costs_nobody_his_rate(
+    system: System, silent: bool
+) -> None:
     load = Load(system)
+    if not silent:
+        system.server.script(load.silent, after(ROUND_TRIP_S, 204))
     first = await _steady(system, load)
     calm_from = time.monotonic()
     await asyncio.sleep(10)  # the undisturbed rate is measured
