@@ -126,8 +126,9 @@ class Intake:
         if self._member.epoch != epoch:
             return
         starts: dict[Partition, int] = {}
+        found = await self._ledger.take_over([tenure.partition.topic for tenure in tenures])
         for tenure in tenures:
-            taken = await self._ledger.take_over(tenure.partition.topic)
+            taken = found[tenure.partition.topic]
             tenure.token, tenure.standing = taken.token, taken.standing
             start = committed[tenure.partition]
             if start is None:

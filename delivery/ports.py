@@ -181,24 +181,49 @@ class TokenRefused(Exception):
     """A later owner has drawn a token: what a former one writes no longer counts."""
 
 
+class LedgerAway(Exception):
+    """The ledger's store does not answer, or not usefully; what the worker itself knows has to do."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InHand:
+    """A request that a former owner had sent when it let go: its record, and for how long it may still run."""
+
+    offset: int
+    ends_in_s: float
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """What an owner finds: its token, how the endpoint stands, and whether the former owner let go in order.
+    """What an owner finds.
 
-    Everything before the offset `settled_to` is settled, whatever Kafka has; None when nobody said.
+    `clean`: the former owner let go in order, or there was none. `former_lives`: it has not let go, and its worker
+    was seen alive within the last two seconds, so that it is worth waiting for. Everything before the offset
+    `settled_to` is settled, whatever Kafka has; None when nobody said. `in_hand` is a request of the former owner
+    whose outcome is not there yet. `known` is False when the store was away and this is what the worker itself knew.
     """
 
     token: int
     standing: Standing
     clean: bool
+    former_lives: bool = False
     settled_to: int | None = None
+    in_hand: InHand | None = None
+    known: bool = True
 
 
 class Ledger(Protocol):
     """What must outlive a loop about one queue. A healthy delivery never calls it."""
 
-    async def take_over(self, queue: str) -> TakenOver:
-        """Draw a token above all others given for this queue."""
+    async def take_over(self, queues: Collection[str]) -> dict[str, TakenOver]:
+        """Draw for each queue a token above all others given for it."""
+        ...
+
+    async def look(self, tokens: Mapping[str, int]) -> dict[str, TakenOver]:
+        """What `take_over` gave for these tokens, as it is by now: the former owner may have let go since.
+
+        A queue whose latest token is another one is left out.
+        """
         ...
 
     async def still_held(self, tokens: Mapping[str, int]) -> frozenset[str]:
@@ -206,11 +231,14 @@ class Ledger(Protocol):
         ...
 
     async def record(self, queue: str, token: int, standing: Standing) -> None:
-        """Remember. Raises TokenRefused."""
+        """Remember. A former token may do so once: for the request that it had in hand when it let go.
+
+        Raises TokenRefused.
+        """
         ...
 
-    async def release(self, queue: str, token: int, settled_to: int) -> None:
-        """Let go in order: everything before the offset `settled_to` is settled."""
+    async def release(self, queue: str, token: int, settled_to: int, in_hand: InHand | None = None) -> None:
+        """Let go in order: everything before the offset `settled_to` is settled, `in_hand` is still under way."""
         ...
 
 

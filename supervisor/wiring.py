@@ -130,7 +130,7 @@ class _Building:
     def _build_loops(self) -> None:
         configuration = self.configuration
         self.transport = AiohttpTransport()
-        self.ledger = MemoryLedger()
+        self.ledger = MemoryLedger(self.clock.monotonic)
         self.surroundings = Surroundings(
             member=self.delivery_member,
             sender=HttpSender(self.transport, self.clock),

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from delivery.adapters.memory_ledger import MemoryLedger
+from delivery.adapters.memory_ledger import Entry, MemoryLedger
 from delivery.mailbox import Mailbox
 from delivery.model import (
     Answer,
@@ -269,7 +269,7 @@ class RecordingLedger(MemoryLedger):
     """A ledger that counts what is recorded; `before_record` runs first and may take the queue away."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda: asyncio.get_running_loop().time())
         self.records: list[tuple[str, Standing]] = []
         self.before_record: Callable[[str], None] | None = None
         self.refuse = False
@@ -277,7 +277,7 @@ class RecordingLedger(MemoryLedger):
 
     def hand_out(self, queue: str, token: int) -> None:
         """Make this the queue's latest token."""
-        self._tokens[queue] = token
+        self._entries.setdefault(queue, Entry()).token = token
 
     async def record(self, queue: str, token: int, standing: Standing) -> None:
         """As the real one."""

@@ -2,45 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
 
 from delivery.policy.standing import FRESH, Standing
-from delivery.ports import TakenOver, TokenRefused
+from delivery.ports import InHand, TakenOver, TokenRefused
+
+
+@dataclasses.dataclass(slots=True)
+class Entry:
+    """What is kept about one queue."""
+
+    token: int = 0
+    released: int = 0
+    settled_to: int | None = None
+    standing: Standing = FRESH
+    # The token whose request is under way, its record, and the moment when it has ended whatever happens.
+    handing_over: tuple[int, int, float] | None = None
 
 
 class MemoryLedger:
     """`delivery.ports.Ledger` in a dictionary."""
 
-    def __init__(self) -> None:
-        self._tokens: dict[str, int] = {}
-        self._released: dict[str, tuple[int, int]] = {}
-        self._standings: dict[str, Standing] = {}
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._entries: dict[str, Entry] = {}
 
-    async def take_over(self, queue: str) -> TakenOver:
-        """The next token, and what was last recorded."""
-        before = self._tokens.get(queue, 0)
-        token = self._tokens[queue] = before + 1
-        released, settled_to = self._released.get(queue, (0, None))
+    async def take_over(self, queues: Collection[str]) -> dict[str, TakenOver]:
+        """The next tokens, and what was last recorded."""
+        for queue in queues:
+            self._entries.setdefault(queue, Entry()).token += 1
+        return {queue: self._taken(self._entries[queue]) for queue in queues}
+
+    async def look(self, tokens: Mapping[str, int]) -> dict[str, TakenOver]:
+        """What the owners of these tokens would find now."""
+        held = await self.still_held(tokens)
+        return {queue: self._taken(self._entries[queue]) for queue in held}
+
+    def _taken(self, entry: Entry) -> TakenOver:
+        in_hand = None
+        if entry.handing_over is not None:
+            _, offset, until = entry.handing_over
+            left_s = until - self._monotonic()
+            in_hand = InHand(offset=offset, ends_in_s=left_s) if left_s > 0 else None
         return TakenOver(
-            token=token,
-            standing=self._standings.get(queue, FRESH),
-            clean=released == before,
-            settled_to=settled_to,
+            token=entry.token,
+            standing=entry.standing,
+            clean=entry.released == entry.token - 1,
+            settled_to=entry.settled_to,
+            in_hand=in_hand,
         )
 
     async def still_held(self, tokens: Mapping[str, int]) -> frozenset[str]:
         """Those whose token is the latest."""
-        return frozenset(queue for queue, token in tokens.items() if self._tokens.get(queue) == token)
+        return frozenset(queue for queue, token in tokens.items() if self._entry(queue).token == token)
 
     async def record(self, queue: str, token: int, standing: Standing) -> None:
-        """Keep it, unless a later owner has drawn a token."""
-        if self._tokens.get(queue) != token:
+        """Keep it, unless a later owner has drawn a token and was not told to wait for this."""
+        entry = self._entry(queue)
+        is_outcome = entry.handing_over is not None and entry.handing_over[0] == token
+        if entry.token != token and not is_outcome:
             raise TokenRefused(queue)
-        if standing == FRESH:
-            self._standings.pop(queue, None)
-        else:
-            self._standings[queue] = standing
+        if is_outcome:
+            entry.handing_over = None
+        entry.standing = standing
 
-    async def release(self, queue: str, token: int, settled_to: int) -> None:
+    async def release(self, queue: str, token: int, settled_to: int, in_hand: InHand | None = None) -> None:
         """Note where this owner stood: more than Kafka has, when the queue was lost before the last commit."""
-        self._released[queue] = (token, settled_to)
+        entry = self._entry(queue)
+        if token <= entry.released or token > entry.token:
+            return
+        entry.released, entry.settled_to = token, settled_to
+        if in_hand is not None:
+            entry.handing_over = (token, in_hand.offset, self._monotonic() + in_hand.ends_in_s)
+
+    def _entry(self, queue: str) -> Entry:
+        return self._entries.get(queue) or Entry()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Collection, Mapping
 
 from delivery.adapters.memory_ledger import MemoryLedger
@@ -55,7 +56,7 @@ class Kit:
 
 @contextlib.asynccontextmanager
 async def running() -> AsyncIterator[Kit]:
-    member, ledger, reader = Choosy(), MemoryLedger(), FakeReader()
+    member, ledger, reader = Choosy(), MemoryLedger(time.monotonic), FakeReader()
     pump = CommitPump(member, 0.1)
     ready: list[Tenure] = []
     lost: list[Tenure] = []

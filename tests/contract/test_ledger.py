@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -21,7 +22,7 @@ from tests.virtual_time import in_virtual_time
 
 @contextlib.asynccontextmanager
 async def memory() -> AsyncIterator[Ledger]:
-    yield MemoryLedger()
+    yield MemoryLedger(time.monotonic)
 
 
 LEDGERS: list[Callable[[], AbstractAsyncContextManager[Ledger]]] = [memory]
@@ -31,6 +32,10 @@ LEDGERS: list[Callable[[], AbstractAsyncContextManager[Ledger]]] = [memory]
 async def ledger(request: pytest.FixtureRequest) -> AsyncIterator[Ledger]:
     async with request.param() as made:
         yield made
+
+
+async def take(ledger: Ledger, queue: str) -> TakenOver:
+    return (await ledger.take_over([queue]))[queue]
 
 
 @pytest.fixture
@@ -74,7 +79,7 @@ FULL = Standing(
 
 @pytest.mark.asyncio
 async def test_a_new_queue_is_fresh_and_was_let_go_in_order(ledger: Ledger, queue: str) -> None:
-    taken = await ledger.take_over(queue)
+    taken = await take(ledger, queue)
     assert taken.standing == FRESH
     assert taken.clean
     assert taken.token > 0
@@ -82,54 +87,54 @@ async def test_a_new_queue_is_fresh_and_was_let_go_in_order(ledger: Ledger, queu
 
 @pytest.mark.asyncio
 async def test_tokens_rise(ledger: Ledger, queue: str) -> None:
-    tokens = [(await ledger.take_over(queue)).token for _ in range(5)]
+    tokens = [(await take(ledger, queue)).token for _ in range(5)]
     assert tokens == sorted(set(tokens))
 
 
 @pytest.mark.asyncio
 async def test_what_was_recorded_is_found_by_the_next_owner(ledger: Ledger, queue: str) -> None:
-    first = await ledger.take_over(queue)
+    first = await take(ledger, queue)
     await ledger.record(queue, first.token, FULL)
-    assert (await ledger.take_over(queue)).standing == FULL
+    assert (await take(ledger, queue)).standing == FULL
 
 
 @pytest.mark.asyncio
 async def test_an_attempt_without_an_answer_is_kept_too(ledger: Ledger, queue: str) -> None:
-    first = await ledger.take_over(queue)
+    first = await take(ledger, queue)
     last = NoAnswer(kind=NoAnswerKind.DROPPED, outcome=Outcome.UNKNOWN, detail="reset", elapsed_s=2.5)
     standing = Standing(in_hand=Progress(offset=0, event_id="msg_0", attempts=1, requests=1, last=last))
     await ledger.record(queue, first.token, standing)
-    assert (await ledger.take_over(queue)).standing == standing
+    assert (await take(ledger, queue)).standing == standing
 
 
 @pytest.mark.asyncio
 async def test_the_latest_record_counts_and_fresh_forgets(ledger: Ledger, queue: str) -> None:
-    first = await ledger.take_over(queue)
+    first = await take(ledger, queue)
     await ledger.record(queue, first.token, FULL)
     await ledger.record(queue, first.token, Standing(streak=1))
-    second = await ledger.take_over(queue)
+    second = await take(ledger, queue)
     assert second.standing == Standing(streak=1)
     await ledger.record(queue, second.token, FRESH)
-    assert (await ledger.take_over(queue)).standing == FRESH
+    assert (await take(ledger, queue)).standing == FRESH
 
 
 @pytest.mark.asyncio
 async def test_a_former_owner_may_not_record(ledger: Ledger, queue: str) -> None:
-    first = await ledger.take_over(queue)
+    first = await take(ledger, queue)
     await ledger.record(queue, first.token, Standing(streak=2))
-    second = await ledger.take_over(queue)
+    second = await take(ledger, queue)
     with pytest.raises(TokenRefused):
         await ledger.record(queue, first.token, Standing(streak=5))
     assert second.standing == Standing(streak=2)
-    assert (await ledger.take_over(queue)).standing == Standing(streak=2)
+    assert (await take(ledger, queue)).standing == Standing(streak=2)
 
 
 @pytest.mark.asyncio
 async def test_only_the_latest_token_holds_a_queue(ledger: Ledger, queue: str) -> None:
     other = queue + "-other"
-    first, elsewhere = await ledger.take_over(queue), await ledger.take_over(other)
+    first, elsewhere = await take(ledger, queue), await take(ledger, other)
     assert await ledger.still_held({queue: first.token, other: elsewhere.token}) == {queue, other}
-    second = await ledger.take_over(queue)
+    second = await take(ledger, queue)
     assert await ledger.still_held({queue: first.token, other: elsewhere.token}) == {other}
     assert await ledger.still_held({queue: second.token}) == {queue}
     assert await ledger.still_held({}) == frozenset()
@@ -138,34 +143,34 @@ async def test_only_the_latest_token_holds_a_queue(ledger: Ledger, queue: str) -
 @pytest.mark.asyncio
 async def test_queues_are_independent(ledger: Ledger, queue: str) -> None:
     other = queue + "-other"
-    first = await ledger.take_over(queue)
+    first = await take(ledger, queue)
     await ledger.record(queue, first.token, FULL)
-    assert (await ledger.take_over(other)).standing == FRESH
+    assert (await take(ledger, other)).standing == FRESH
 
 
 @pytest.mark.asyncio
 async def test_a_takeover_is_clean_only_when_the_former_owner_let_go(ledger: Ledger, queue: str) -> None:
-    first = await ledger.take_over(queue)
-    second = await ledger.take_over(queue)
+    first = await take(ledger, queue)
+    second = await take(ledger, queue)
     assert not second.clean, "the first owner has let nothing go"
     await ledger.release(queue, second.token, 5)
-    third = await ledger.take_over(queue)
+    third = await take(ledger, queue)
     assert third.clean
     await ledger.release(queue, first.token, 3)
-    assert not (await ledger.take_over(queue)).clean, "what an earlier owner lets go is not the last one's"
+    assert not (await take(ledger, queue)).clean, "what an earlier owner lets go is not the last one's"
 
 
 @given(st.lists(st.sampled_from(["take", "record", "late", "release"]), max_size=30))
 def test_hl_04_whatever_happens_only_the_last_owners_word_counts(moves: list[str]) -> None:
     @in_virtual_time
     async def play() -> None:
-        ledger = MemoryLedger()
-        owners: list[TakenOver] = [await ledger.take_over("q")]
+        ledger = MemoryLedger(time.monotonic)
+        owners: list[TakenOver] = [await take(ledger, "q")]
         said = FRESH
         for number, move in enumerate(moves, 1):
             match move:
                 case "take":
-                    owners.append(await ledger.take_over("q"))
+                    owners.append(await take(ledger, "q"))
                     assert owners[-1].standing == said
                 case "record":
                     said = Standing(streak=number)

@@ -336,7 +336,7 @@ async def test_an_unwritable_dead_letter_is_still_owed_by_the_next_owner() -> No
     kit.letters.errors.append(DeadLetterUnwritable("no such topic"))
     halted(await kit.run(), HaltReason.DEAD_LETTER_UNWRITABLE)
     kit.tenure.lose()
-    taken = await kit.ledger.take_over(QUEUE.topic)
+    taken = (await kit.ledger.take_over([QUEUE.topic]))[QUEUE.topic]
     kit.tenure = kit.take_over()
     kit.tenure.token, kit.tenure.standing = taken.token, taken.standing
     kit.ledger.hand_out(QUEUE.topic, taken.token)

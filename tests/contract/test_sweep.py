@@ -86,7 +86,7 @@ class SweepKit:
         if partition not in self.reader.logs:
             self.reader.add(*(queued(offset, queue=partition.topic) for offset in range(count)))
         tenure = Tenure(partition, endpoint(name))
-        taken = await self.ledger.take_over(partition.topic)
+        taken = (await self.ledger.take_over([partition.topic]))[partition.topic]
         tenure.token, tenure.standing = taken.token, taken.standing
         tenure.mailbox = self.reader.open(partition, 0)
         tenure.ready = True
