@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import structlog
 
 from delivery.model import Endpoint, Partition
-from delivery.policy.halting import after_others
-from delivery.ports import CommitRefused, Ledger, Member, Reader, Unreachable
+from delivery.ports import Clock, InHand, Ledger, Member, Reader
 from delivery.settle import CommitPump
+from delivery.take_over import Takeover
 from delivery.tenure import Tenure
 
 log = structlog.get_logger(__name__)
 
-PROOF_COMMIT_S = 3.0
-RETRY_S = 0.2
-# When the queues are taken over one by one, because not all of them can be.
-RETRY_ALONE_S = 2.0
+# How soon a queue that Kafka gives us is taken over again when the ledger says that somebody else had it meanwhile.
+REFUSED_LOOK_S = 1.0
+# Two thousand queues let go one after the other would take seconds; all at once would open as many connections.
+RELEASES_AT_ONCE = 16
+# An answer that comes just at its time limit has to be recorded yet.
+OUTCOME_S = 0.5
 
 
 class Intake:
@@ -34,6 +37,7 @@ class Intake:
         reader: Reader,
         pump: CommitPump,
         ledger: Ledger,
+        clock: Clock,
         queues: Mapping[str, Endpoint],
         on_ready: Callable[[Tenure], None],
         on_lost: Callable[[Tenure], None],
@@ -42,35 +46,53 @@ class Intake:
         self._reader = reader
         self._pump = pump
         self._ledger = ledger
+        self._clock = clock
         self._queues = queues
-        self._on_ready = on_ready
         self._on_lost = on_lost
+        self._takeover = Takeover(
+            member=member, reader=reader, pump=pump, ledger=ledger, clock=clock, on_ready=on_ready
+        )
         self._taking: set[asyncio.Task[None]] = set()
+        # Nothing is ours, and those that were are let go.
+        self._empty = asyncio.Event()
+        self._empty.set()
         self.tenures: dict[Partition, Tenure] = {}
 
     async def run(self) -> None:
         """Follow the assignments for ever."""
         seen = 0
         while True:
-            await self._member.next_assignment(seen)
+            try:
+                async with asyncio.timeout(REFUSED_LOOK_S):
+                    await self._member.next_assignment(seen)
+            except TimeoutError:
+                if self._member.epoch != seen or not any(tenure.lost for tenure in self.tenures.values()):
+                    continue
             seen = self._member.epoch
             await self._follow(seen)
 
     async def _follow(self, epoch: int) -> None:
         assigned = self._member.assigned
+        # At once, before anything is asked: the next owners begin now.
+        await self._lose([t for p, t in self.tenures.items() if p not in assigned or t.lost])
         kept = await self._kept()
-        for partition, tenure in list(self.tenures.items()):
-            if partition not in assigned or (tenure.ready and partition not in kept):
-                await self._lose(tenure)
+        await self._lose([t for p, t in self.tenures.items() if t.ready and p not in kept])
+        if self._member.epoch != epoch:
+            return
+        now = self._clock.monotonic()
         for partition in assigned:
             endpoint = self._queues.get(partition.topic)
             # A queue is its partition 0; one that has more is not subscribed.
             if endpoint is None or partition.partition != 0 or partition in self.tenures:
                 continue
-            self.tenures[partition] = Tenure(partition, endpoint)
+            tenure = self.tenures[partition] = Tenure(partition, endpoint)
+            tenure.assigned_at = now
+            self._empty.clear()
+        if not self.tenures:
+            self._empty.set()
         waiting = [tenure for tenure in self.tenures.values() if not tenure.ready]
         if waiting:
-            task = asyncio.create_task(self._take_over(waiting, epoch), name=f"take over, epoch {epoch}")
+            task = asyncio.create_task(self._takeover.run(waiting, epoch), name=f"take over, epoch {epoch}")
             self._taking.add(task)
             task.add_done_callback(self._taking.discard)
 
@@ -82,79 +104,48 @@ class Intake:
         held = await self._ledger.still_held(ready)
         return frozenset(p for p in self.tenures if p.topic in held)
 
-    async def _lose(self, tenure: Tenure) -> None:
-        del self.tenures[tenure.partition]
-        self._pump.forget(tenure.partition)
-        tenure.lose()
-        if tenure.mailbox is not None:
-            self._reader.close(tenure.mailbox)
-        if tenure.ready:
-            self._on_lost(tenure)
-            await self._ledger.release(tenure.partition.topic, tenure.token, tenure.settled_to)
-
-    async def _take_over(self, tenures: Sequence[Tenure], epoch: int) -> None:
-        """Take over all together, or, when that fails, one by one: one bad queue must not keep the others.
-
-        A newer assignment starts over with those that are not ready.
-        """
-        together = True
-        while self._member.epoch == epoch:
-            waiting = [tenure for tenure in tenures if not tenure.ready and not tenure.lost]
-            if not waiting:
-                return
-            for some in [waiting] if together else [[tenure] for tenure in waiting]:
-                try:
-                    await self._take(some, epoch)
-                except (CommitRefused, Unreachable) as error:
-                    log.warning("taking over is delayed", queues=[t.partition.topic for t in some], error=str(error))
-                except Exception as error:
-                    # A fault of ours must not leave queues without a loop until the next rebalance.
-                    log.error("taking over failed", queues=[t.partition.topic for t in some], exc_info=error)
-            await asyncio.sleep(RETRY_S if together else RETRY_ALONE_S)
-            together = False
-
-    async def _take(self, tenures: Sequence[Tenure], epoch: int) -> None:
-        """Draw tokens, prove by one commit that Kafka agrees, then let the loops begin.
-
-        Reading begins before the proof: it changes nothing, and a loop then finds its records there.
-        Raises CommitRefused, Unreachable.
-        """
-        committed = await self._member.committed([tenure.partition for tenure in tenures])
-        # A new queue starts at its oldest record.
-        oldest = await self._reader.oldest([partition for partition, offset in committed.items() if offset is None])
-        # What was asked for an assignment that is over says nothing about the one that is in force.
-        if self._member.epoch != epoch:
-            return
-        starts: dict[Partition, int] = {}
-        found = await self._ledger.take_over([tenure.partition.topic for tenure in tenures])
+    async def _lose(self, tenures: Collection[Tenure]) -> None:
+        """End the tenures now, and tell the next owners where we stand."""
+        releases = []
         for tenure in tenures:
-            taken = found[tenure.partition.topic]
-            tenure.token, tenure.standing = taken.token, taken.standing
-            start = committed[tenure.partition]
-            if start is None:
-                starts[tenure.partition] = oldest[tenure.partition]
-                continue
-            if taken.settled_to is not None and start > taken.settled_to:
-                tenure.standing = after_others(taken.standing)
-            starts[tenure.partition] = max(start, taken.settled_to or 0)
-        for tenure in tenures:
-            self._open(tenure, starts[tenure.partition])
-        await self._pump.prove(starts, PROOF_COMMIT_S)
-        if self._member.epoch != epoch:
-            return
-        for tenure in tenures:
-            if not tenure.lost:
-                tenure.ready = True
-                self._on_ready(tenure)
+            del self.tenures[tenure.partition]
+            committed_to = self._pump.acknowledged(tenure.partition)
+            self._pump.forget(tenure.partition)
+            tenure.lose()
+            if tenure.mailbox is not None:
+                self._reader.close(tenure.mailbox)
+            if tenure.ready:
+                self._on_lost(tenure)
+                releases.append((tenure, tenure.settled_to, committed_to, self._in_hand(tenure)))
+            elif tenure.taken is not None and tenure.taken.clean:
+                # Nothing was sent: the next owner finds what we found.
+                found = tenure.taken
+                releases.append((tenure, _or_none(found.settled_to), _or_none(found.committed_to), None))
+        await self._release(releases)
 
-    def _open(self, tenure: Tenure, offset: int) -> None:
-        if tenure.lost:
-            return
-        if tenure.mailbox is not None:
-            # An attempt before this one was not proven.
-            self._reader.close(tenure.mailbox)
-        tenure.settled_to = offset
-        tenure.mailbox = self._reader.open(tenure.partition, offset)
+    async def _release(self, releases: Iterable[tuple[Tenure, int, int, InHand | None]]) -> None:
+        limit = asyncio.Semaphore(RELEASES_AT_ONCE)
+
+        async def release(tenure: Tenure, settled_to: int, committed_to: int, in_hand: InHand | None) -> None:
+            async with limit:
+                await self._ledger.release(tenure.partition.topic, tenure.token, settled_to, committed_to, in_hand)
+
+        await asyncio.gather(*(release(*one) for one in releases))
+
+    def _in_hand(self, tenure: Tenure) -> InHand | None:
+        progress = tenure.standing.in_hand
+        if tenure.sending_since is None or progress is None:
+            return None
+        ends_in_s = max(0.0, tenure.sending_until - self._clock.monotonic()) + OUTCOME_S
+        return InHand(offset=progress.offset, ends_in_s=ends_in_s)
+
+    async def retire(self, timeout_s: float) -> bool:
+        """Let the others take everything over while the loops go on; False when that has not happened in time."""
+        self._member.retire()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        return not self.tenures
 
     def stop(self) -> None:
         """Tell every loop to finish what it has sent and to send no more."""
@@ -174,3 +165,8 @@ class Intake:
                 tenure.stop()
                 waiting = True
         return waiting
+
+
+def _or_none(offset: int | None) -> int:
+    # Before every offset: nothing is known to be settled.
+    return -1 if offset is None else offset

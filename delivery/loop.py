@@ -28,6 +28,7 @@ from delivery.policy.dead_letter import AttemptFacts
 from delivery.policy.decide import Attempted
 from delivery.policy.event import read_delivery
 from delivery.policy.halting import halted, started
+from delivery.policy.handing_over import reserved, suspected
 from delivery.policy.request import RequestMaker
 from delivery.policy.standing import FRESH, Fate, Standing
 from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Send, Step, WaitUntil
@@ -50,6 +51,8 @@ log = structlog.get_logger(__name__)
 
 # Between two looks while Kafka has not confirmed that the queue is still ours.
 UNPROVEN_WAIT_S = 0.05
+# What a crash may repeat at one endpoint; each such record is an event that its receiver gets twice.
+MOST_UNCOMMITTED = 256
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +113,20 @@ class DeliveryLoop:
         return isinstance(step, Next | Send | WaitUntil) or (self._delivery is None and not isinstance(step, Halt))
 
     async def _take(self) -> None:
-        mailbox = self._tenure.mailbox
-        if mailbox is None:
+        tenure = self._tenure
+        if tenure.mailbox is None:
             raise RuntimeError("a loop needs an open mailbox")
-        record = await mailbox.first()
-        if record is None:
+        careful = tenure.settled_to < tenure.careful_to
+        await self._around.settle.keep_up(tenure, 0 if careful else MOST_UNCOMMITTED)
+        record = await tenure.mailbox.first()
+        if record is None or tenure.lost:
             return
         self._delivery = read_delivery(record)
         now, wall_s = self._around.clock.monotonic(), self._around.clock.wall()
-        self._tenure.standing = decide.take(self._tenure.standing, self._delivery, self._endpoint, now, wall_s)
+        standing = decide.take(tenure.standing, self._delivery, self._endpoint, now, wall_s)
+        if tenure.suspect:
+            standing, tenure.suspect = suspected(standing), False
+        tenure.standing = standing
 
     def _in_hand(self) -> Delivery:
         if self._delivery is None:
@@ -131,7 +139,7 @@ class DeliveryLoop:
         self.waiting_until = None
 
     async def _send(self, timeout_s: float) -> None:
-        tenure, around, endpoint = self._tenure, self._around, self._endpoint
+        tenure, around = self._tenure, self._around
         if self._delivery is None:
             # The record was in hand before this loop began; the mailbox still holds it.
             await self._take()
@@ -139,12 +147,30 @@ class DeliveryLoop:
         if not around.member.proven():
             await tenure.wait(UNPROVEN_WAIT_S)
             return
-        started_at, wall_s = around.clock.monotonic(), around.clock.wall()
-        tenure.sending_since = started_at
+        await self._reserve(timeout_s)
+        if tenure.exit() is not None or not around.member.proven():
+            return
+        tenure.sending_since = around.clock.monotonic()
+        tenure.sending_until = tenure.sending_since + timeout_s
         try:
-            reply = await self._request(self._delivery, timeout_s, wall_s)
+            await self._attempt(self._delivery, timeout_s)
         finally:
+            # Only when the outcome is recorded: until then a next owner waits for it.
             tenure.sending_since = None
+
+    async def _reserve(self, timeout_s: float) -> None:
+        """Write down what the request could bring, where a successor must not do without: never for a healthy one."""
+        tenure, clock = self._tenure, self._around.clock
+        standing = reserved(tenure.standing, self._endpoint, clock.monotonic(), clock.wall(), timeout_s)
+        if standing is None and self._in_hand().queue.offset < tenure.careful_to:
+            standing = tenure.standing
+        if standing is not None:
+            await self._record(standing)
+
+    async def _attempt(self, delivery: Delivery, timeout_s: float) -> None:
+        tenure, around, endpoint = self._tenure, self._around, self._endpoint
+        started_at, wall_s = around.clock.monotonic(), around.clock.wall()
+        reply = await self._request(delivery, timeout_s, wall_s)
         verdict = classify.classify(reply, endpoint, around.clock.wall())
         attempted = Attempted(
             started_at=started_at,
@@ -157,7 +183,7 @@ class DeliveryLoop:
         )
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
         self._count(attempted)
-        # What came of a request of a lost queue is kept, in case that the queue comes back here.
+        # What came of a request of a lost queue is what its next owner waits for.
         if tenure.lost or not isinstance(verdict, Delivered):
             await self._remember()
 
@@ -227,8 +253,9 @@ class DeliveryLoop:
 
     async def _remember(self) -> None:
         standing: Standing = self._tenure.standing
-        if standing == FRESH:
-            standing = FRESH
+        await self._record(FRESH if standing == FRESH else standing)
+
+    async def _record(self, standing: Standing) -> None:
         if standing == self._remembered:
             return
         self._remembered = standing

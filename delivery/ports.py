@@ -124,6 +124,10 @@ class Member(Protocol):
         """Join (again) for these existing topics."""
         ...
 
+    def retire(self) -> None:
+        """Ask for an assignment in which the others get everything, before leaving."""
+        ...
+
 
 class Reader(Protocol):
     """Reads partitions into mailboxes, without any group."""
@@ -198,9 +202,10 @@ class TakenOver:
     """What an owner finds.
 
     `clean`: the former owner let go in order, or there was none. `former_lives`: it has not let go, and its worker
-    was seen alive within the last two seconds, so that it is worth waiting for. Everything before the offset
-    `settled_to` is settled, whatever Kafka has; None when nobody said. `in_hand` is a request of the former owner
-    whose outcome is not there yet. `known` is False when the store was away and this is what the worker itself knew.
+    was seen alive within the last two seconds, so that it is worth waiting for. It had settled everything before the
+    offset `settled_to` when it let go, and knew Kafka to be at `committed_to`; None when nobody said. `in_hand` is a
+    request of the former owner whose outcome is not there yet. `known` is False when the store was away and this is
+    what the worker itself knew.
     """
 
     token: int
@@ -208,6 +213,7 @@ class TakenOver:
     clean: bool
     former_lives: bool = False
     settled_to: int | None = None
+    committed_to: int | None = None
     in_hand: InHand | None = None
     known: bool = True
 
@@ -237,8 +243,14 @@ class Ledger(Protocol):
         """
         ...
 
-    async def release(self, queue: str, token: int, settled_to: int, in_hand: InHand | None = None) -> None:
-        """Let go in order: everything before the offset `settled_to` is settled, `in_hand` is still under way."""
+    async def release(
+        self, queue: str, token: int, settled_to: int, committed_to: int, in_hand: InHand | None = None
+    ) -> None:
+        """Let go in order.
+
+        Everything before the offset `settled_to` is settled, and everything before `committed_to` known to be
+        committed; `in_hand` is still under way.
+        """
         ...
 
 

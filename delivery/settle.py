@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 import structlog
@@ -20,6 +21,8 @@ COMMIT_TIMEOUT_S = 3.0
 REBALANCE_COMMIT_S = 2.0
 # A cancelled commit has nothing to wait for.
 CANCEL_S = 0.1
+# Between two looks whether a commit has arrived.
+LOOK_S = 0.005
 # Kafka does not take it now; ten tries a second would not change that.
 REFUSED_S = 0.5
 
@@ -38,6 +41,8 @@ class CommitPump:
         self._dirty = asyncio.Event()
         self._pending: asyncio.Task[None] | None = None
         self._refused = False
+        self._hurry = asyncio.Event()
+        self._acknowledged: dict[Partition, int] = {}
         # The epoch whose assignment has been revoked.
         self._closed_in = -1
 
@@ -50,12 +55,24 @@ class CommitPump:
     def forget(self, partition: Partition) -> None:
         """The partition is not ours any more: its marks say nothing."""
         self._marks.pop(partition, None)
+        self._acknowledged.pop(partition, None)
+
+    def acknowledged(self, partition: Partition) -> int:
+        """Kafka is known to have committed everything before this offset; -1 when it is not known."""
+        return self._acknowledged.get(partition, -1)
+
+    def hurry(self) -> None:
+        """Commit without waiting for the interval."""
+        self._hurry.set()
 
     async def run(self) -> None:
         """Commit for ever."""
         while True:
             await self._dirty.wait()
-            await asyncio.sleep(self._interval_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._hurry.wait()
+            self._hurry.clear()
             if self._member.settled_in and self._pending is None:
                 self._refused = False
                 await self._commit_alone(COMMIT_TIMEOUT_S)
@@ -80,6 +97,7 @@ class CommitPump:
         if not task.done() or task.cancelled():
             raise CommitRefused("given up")
         task.result()
+        self._acknowledged.update(offsets)
 
     async def before_rebalance(self) -> None:
         """Finish or give up the commit in flight, then commit what is settled by now: two seconds in all."""
@@ -129,6 +147,7 @@ class CommitPump:
             log.error("commit failed", partitions=len(sent), exc_info=error)
             return
         for partition, offset in sent.items():
+            self._acknowledged[partition] = offset
             if self._marks.get(partition) == offset:
                 del self._marks[partition]
         if not self._marks:
@@ -164,6 +183,15 @@ class Settle:
         mailbox.pop()
         tenure.settled_to = delivery.queue.offset + 1 if len(mailbox) else mailbox.next_offset
         self._pump.mark(tenure.partition, tenure.settled_to)
+
+    async def keep_up(self, tenure: Tenure, most: int) -> None:
+        """Wait until at most `most` offsets are settled and not known to be committed: so many are sent twice at most.
+
+        Ends with the tenure.
+        """
+        while tenure.exit() is None and tenure.settled_to - self._pump.acknowledged(tenure.partition) > most:
+            self._pump.hurry()
+            await tenure.wait(LOOK_S)
 
     async def dead_letter(
         self, tenure: Tenure, delivery: Delivery, reason: DeadLetterReason, facts: AttemptFacts

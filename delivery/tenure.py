@@ -7,6 +7,7 @@ import asyncio
 from delivery.mailbox import Mailbox
 from delivery.model import Endpoint, LoopExit, Partition, Revoked, Stopped
 from delivery.policy.standing import FRESH, Standing
+from delivery.ports import TakenOver
 
 
 class Tenure:
@@ -19,13 +20,20 @@ class Tenure:
         self.partition = partition
         self.endpoint = endpoint
         self.token = 0
+        self.taken: TakenOver | None = None
         self.settled_to = 0
         self.standing: Standing = FRESH
         self.mailbox: Mailbox | None = None
         self.ready = False
         self.lost = False
         self.stopping = False
+        self.assigned_at = 0.0
+        # The first record after an owner that did not let go, until it has been counted; and the offset up to which
+        # each record is committed before the next is taken.
+        self.suspect = False
+        self.careful_to = -1
         self.sending_since: float | None = None
+        self.sending_until = 0.0
         self._interrupted = asyncio.Event()
 
     def lose(self) -> None:

@@ -120,7 +120,7 @@ class Sweep:
     def _apply(self, *queues: str) -> None:
         if self._stopping:
             return
-        chosen = {queue: self._owned[queue] for queue in queues if not self._owned[queue].tenure.stopping}
+        chosen = {queue: self._owned[queue] for queue in queues if self._owned[queue].tenure.exit() is None}
         running = {q for q, o in chosen.items() if o.loop is not None or o.timer is not None or q in self._ending}
         standings = {queue: owned.tenure.standing for queue, owned in chosen.items()}
         for action in plan(standings, running, self._clock.monotonic(), self._sweep_s):

@@ -219,6 +219,7 @@ class _Building:
             pump=self.pump,
             sweep=self.sweep,
             clock=self.clock,
+            shares=lambda: False,
         )
         self.meter.watch(self._gauges(worker, intake))
         return worker
@@ -229,6 +230,7 @@ class _Building:
             reader=self.delivery_reader,
             pump=self.pump,
             ledger=self.ledger,
+            clock=self.clock,
             queues=self.queues,
             on_ready=self.sweep.ready,
             on_lost=self.sweep.lost,

@@ -28,6 +28,8 @@ LONGEST_CONNECT_PAUSE_S = 5.0
 # endpoint that a busy machine held up for a moment would then stand still with the slow ones.
 SLOW_S = 1.0
 DRAIN_LOOK_S = 0.05
+# Everybody joins again within a heartbeat; longer takes a group in which somebody has just died.
+HAND_OVER_S = 2.0
 # What is kept of the drain for the requests that are then in flight.
 LAST_REQUESTS_S = 1.0
 FAILED = 1
@@ -94,7 +96,9 @@ class Worker:
         pump: CommitPump,
         sweep: Sweep,
         clock: Clock,
+        shares: Callable[[], bool],
     ) -> None:
+        """`shares`: what a next owner needs to know reaches it, so that queues can move with requests in flight."""
         self._configuration = configuration
         self._metrics = metrics
         self._services = services
@@ -108,6 +112,7 @@ class Worker:
         self._pump = pump
         self._sweep = sweep
         self._clock = clock
+        self._shares = shares
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._connected = False
         self.port: int | None = None
@@ -182,14 +187,33 @@ class Worker:
                 log.error("a part of the worker ended", part=name, exc_info=task.exception())
 
     async def _drain(self, hurry: asyncio.Event) -> None:
-        """Send no more, let what is in flight end, commit what is settled; only then are the groups left.
+        """Send no more, let what is in flight end, commit what is settled, leave the groups.
 
-        Endpoints that do not answer are waited for first, while the others go on: a queue is another worker's only
-        when this one has left, and nobody's events shall stand still for somebody else's silence.
+        With the shared state, the others take everything over first, while the loops go on, and requests that are in
+        flight then end by themselves and tell the next owners what came of them. Without it, or when the group does
+        not settle in time, the loops end first.
         """
         log.info("stopping")
         began, drain_s = self._clock.monotonic(), self._configuration.process.drain_s
         leaving = asyncio.create_task(self._leave_fanout(), name="leave fan-out")
+        handed_over = self._shares() and not hurry.is_set() and await self._intake.retire(min(HAND_OVER_S, drain_s))
+        if handed_over:
+            await self._members[0].stop()
+        else:
+            await self._quieten(began, drain_s, hurry)
+        drained = await self._sweep.stop(max(0.0, drain_s - (self._clock.monotonic() - began)), hurry)
+        committed = await self._pump.flush()
+        if not hurry.is_set():
+            await asyncio.wait([leaving], timeout=max(0.0, drain_s - (self._clock.monotonic() - began)))
+        leaving.cancel()
+        log.info("stopped", handed_over=handed_over, drained=drained, committed=committed)
+
+    async def _quieten(self, began: float, drain_s: float, hurry: asyncio.Event) -> None:
+        """Stop every loop; only when they have ended may the groups be left.
+
+        Endpoints that do not answer are waited for first, while the others go on: a queue is another worker's only
+        when this one has left, and nobody's events shall stand still for somebody else's silence.
+        """
         sent = self._intake.sending()
         while not hurry.is_set():
             now = self._clock.monotonic()
@@ -200,12 +224,6 @@ class Worker:
                 async with asyncio.timeout(DRAIN_LOOK_S):
                     await hurry.wait()
         self._intake.stop()
-        drained = await self._sweep.stop(max(0.0, drain_s - (self._clock.monotonic() - began)), hurry)
-        committed = await self._pump.flush()
-        if not hurry.is_set():
-            await asyncio.wait([leaving], timeout=max(0.0, drain_s - (self._clock.monotonic() - began)))
-        leaving.cancel()
-        log.info("stopped", drained=drained, committed=committed)
 
     async def _leave_fanout(self) -> None:
         """Nothing of that group is in flight: its partitions need not wait for a slow endpoint."""

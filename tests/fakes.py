@@ -135,6 +135,10 @@ class FakeMember:
         """What was committed."""
         return {partition: self.offsets.get(partition) for partition in partitions}
 
+    def retire(self) -> None:
+        """The others get everything, at once."""
+        self.assign()
+
     def subscribe(self, topics: Collection[str]) -> None:
         """Remember."""
         self.topics = frozenset(topics)

@@ -70,7 +70,7 @@ class KafkaConnection:
         """How long an answered heartbeat proves membership: less than the broker waits before it expels."""
         return self.session_timeout_s - 1.0
 
-    def member(self, group: str) -> AIOKafkaConsumer:
+    def member(self, group: str, assignor: type[FewMovesAssignor]) -> AIOKafkaConsumer:
         """A consumer that belongs to a group and is meant to read nothing."""
         return AIOKafkaConsumer(
             **self.options,

@@ -9,6 +9,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
+from delivery.adapters.kafka_assignor import FewMovesAssignor
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.model import Partition
@@ -35,6 +36,7 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         self._group = group
         self._clock = clock
         self._consumer: AIOKafkaConsumer | None = None
+        self._assignor = FewMovesAssignor.for_one_member()
         self._topics: frozenset[str] = frozenset()
         self._proof = float("-inf")
         self._changed = asyncio.Event()
@@ -46,7 +48,8 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
 
     async def start(self) -> None:
         """Connect. The group is joined with the first `subscribe`."""
-        self._consumer = self._connection.member(self._group)
+        self._assignor.leaving = False
+        self._consumer = self._connection.member(self._group, self._assignor)
         await self._consumer.start()
         self._watch_heartbeats(self._consumer)
 
@@ -67,6 +70,15 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
             return
         self._topics = wanted
         self._consumer.subscribe(sorted(wanted), listener=self)
+
+    def retire(self) -> None:
+        """Join once more and ask for nothing: the others have everything before this member is gone.
+
+        A member that only leaves keeps its queues waiting until the others have heard of it by their heartbeats.
+        """
+        if self._consumer is not None and self._topics:
+            self._assignor.leaving = True
+            self._consumer._coordinator.request_rejoin()
 
     @property
     def topics(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ class Entry:
     token: int = 0
     released: int = 0
     settled_to: int | None = None
+    committed_to: int | None = None
     standing: Standing = FRESH
     # The token whose request is under way, its record, and the moment when it has ended whatever happens.
     handing_over: tuple[int, int, float] | None = None
@@ -50,6 +51,7 @@ class MemoryLedger:
             standing=entry.standing,
             clean=entry.released == entry.token - 1,
             settled_to=entry.settled_to,
+            committed_to=entry.committed_to,
             in_hand=in_hand,
         )
 
@@ -67,12 +69,14 @@ class MemoryLedger:
             entry.handing_over = None
         entry.standing = standing
 
-    async def release(self, queue: str, token: int, settled_to: int, in_hand: InHand | None = None) -> None:
+    async def release(
+        self, queue: str, token: int, settled_to: int, committed_to: int, in_hand: InHand | None = None
+    ) -> None:
         """Note where this owner stood: more than Kafka has, when the queue was lost before the last commit."""
         entry = self._entry(queue)
         if token <= entry.released or token > entry.token:
             return
-        entry.released, entry.settled_to = token, settled_to
+        entry.released, entry.settled_to, entry.committed_to = token, settled_to, committed_to
         if in_hand is not None:
             entry.handing_over = (token, in_hand.offset, self._monotonic() + in_hand.ends_in_s)
 

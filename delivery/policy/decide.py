@@ -188,7 +188,7 @@ def dead(standing: Standing, reason: DeadLetterReason) -> Standing:
         return standing
     if reason is DeadLetterReason.EXPIRED and progress.requests and progress.last_retry is not None:
         standing = _failed(standing, progress.last_retry)
-    detail = f"its loop crashed {progress.crashes} times" if reason is DeadLetterReason.UNSENDABLE else ""
+    detail = f"its loop or its worker ended {progress.crashes} times" if reason is DeadLetterReason.UNSENDABLE else ""
     return _with(standing, progress, fate=Fate.DEAD, reason=reason, detail=detail)
 
 

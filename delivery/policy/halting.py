@@ -70,17 +70,6 @@ def _kept(progress: Progress | None, reason: HaltReason) -> Progress | None:
             assert_never(never)
 
 
-def after_others(standing: Standing) -> Standing:
-    """What still holds of an old standing when somebody else has worked the queue off meanwhile: only waits."""
-    return Standing(
-        not_before=standing.not_before,
-        halt=standing.halt,
-        halt_detail=standing.halt_detail,
-        halted_wall_s=standing.halted_wall_s,
-        due_at=standing.due_at,
-    )
-
-
 def started(standing: Standing) -> Standing:
     """The standing of a loop that begins: no halt in force, the counts as they were left."""
     if standing.halt is None and standing.due_at is None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import time
 from collections.abc import AsyncIterator, Collection, Mapping
 
-from delivery.adapters.memory_ledger import MemoryLedger
+from delivery.adapters.memory_ledger import Entry, MemoryLedger
 from delivery.intake import Intake
 from delivery.model import HaltReason, Partition
-from delivery.policy.standing import Standing
-from delivery.ports import CommitRefused
+from delivery.policy.standing import Fate, Progress, Standing
+from delivery.ports import CommitRefused, InHand, TakenOver
 from delivery.settle import CommitPump
 from delivery.tenure import Tenure
 from tests.fakes import FakeMember, FakeReader, endpoint
-from tests.virtual_time import in_virtual_time
+from tests.virtual_time import VirtualClock, in_virtual_time
 
 A, B, C = (Partition(f"p.acme.{name}.queue", 0) for name in "abc")
 
@@ -55,8 +54,9 @@ class Kit:
 
 
 @contextlib.asynccontextmanager
-async def running() -> AsyncIterator[Kit]:
-    member, ledger, reader = Choosy(), MemoryLedger(time.monotonic), FakeReader()
+async def running(shared: MemoryLedger | None = None) -> AsyncIterator[Kit]:
+    member, reader = Choosy(), FakeReader()
+    ledger = shared or MemoryLedger(VirtualClock().monotonic)
     pump = CommitPump(member, 0.1)
     ready: list[Tenure] = []
     lost: list[Tenure] = []
@@ -65,6 +65,7 @@ async def running() -> AsyncIterator[Kit]:
         reader=reader,
         pump=pump,
         ledger=ledger,
+        clock=VirtualClock(),
         queues={queue.topic: endpoint(name) for queue, name in zip((A, B, C), "abc", strict=True)},
         on_ready=ready.append,
         on_lost=lost.append,
@@ -202,3 +203,146 @@ async def test_an_offset_of_a_queue_that_was_made_again_is_not_used() -> None:
         kit.member.assign(A)
         await asyncio.sleep(0.01)
         assert kit.owned() == {A: 0}
+
+
+class Elsewhere(MemoryLedger):
+    """A ledger in which other workers have their hands too."""
+
+    def __init__(self) -> None:
+        super().__init__(VirtualClock().monotonic)
+        self.lives = False
+        self.known = True
+
+    def _taken(self, entry: Entry) -> TakenOver:
+        taken = super()._taken(entry)
+        return dataclasses.replace(taken, former_lives=self.lives and not taken.clean, known=self.known)
+
+
+@in_virtual_time
+async def test_a_former_owner_that_lives_is_waited_for_until_it_lets_go() -> None:
+    ledger = Elsewhere()
+    former = (await ledger.take_over([A.topic]))[A.topic]
+    ledger.lives = True
+    async with running(ledger) as kit:
+        kit.member.offsets = {A: 3, B: 0}
+        kit.member.assign(A, B)
+        await asyncio.sleep(0.5)
+        assert kit.owned() == {B: 0}, "the other queue does not wait"
+        await ledger.release(A.topic, former.token, 7, 3)
+        await asyncio.sleep(0.1)
+        assert kit.owned() == {A: 7, B: 0}
+
+
+@in_virtual_time
+async def test_a_former_owner_that_does_not_let_go_is_waited_for_two_seconds() -> None:
+    ledger = Elsewhere()
+    await ledger.take_over([A.topic])
+    ledger.lives = True
+    async with running(ledger) as kit:
+        kit.member.assign(A)
+        await asyncio.sleep(1.9)
+        assert kit.owned() == {}
+        await asyncio.sleep(0.2)
+        assert kit.owned() == {A: 0}
+        assert kit.ready[0].suspect
+
+
+@in_virtual_time
+async def test_a_former_owner_that_is_dead_is_not_waited_for_and_its_first_record_is_suspected() -> None:
+    ledger = Elsewhere()
+    await ledger.take_over([A.topic])
+    async with running(ledger) as kit:
+        kit.member.offsets = {A: 5}
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        assert kit.owned() == {A: 5}
+        assert (kit.ready[0].suspect, kit.ready[0].careful_to) == (True, 261)
+
+
+@in_virtual_time
+async def test_a_request_in_hand_is_waited_for_until_its_outcome_is_there() -> None:
+    ledger = Elsewhere()
+    former = (await ledger.take_over([A.topic]))[A.topic]
+    await ledger.release(A.topic, former.token, 3, 3, InHand(offset=3, ends_in_s=12.0))
+    async with running(ledger) as kit:
+        kit.member.offsets = {A: 3}
+        kit.member.assign(A)
+        await asyncio.sleep(5.0)
+        assert kit.owned() == {}
+        outcome = Standing(streak=1, in_hand=Progress(offset=3, event_id="msg_3", fate=Fate.DEAD))
+        await ledger.record(A.topic, former.token, outcome)
+        await asyncio.sleep(0.1)
+        assert kit.owned() == {A: 3}
+        assert kit.ready[0].standing == outcome
+
+
+@in_virtual_time
+async def test_a_request_in_hand_without_an_outcome_is_waited_for_until_its_time_is_over() -> None:
+    ledger = Elsewhere()
+    former = (await ledger.take_over([A.topic]))[A.topic]
+    await ledger.release(A.topic, former.token, 3, 3, InHand(offset=3, ends_in_s=12.0))
+    async with running(ledger) as kit:
+        kit.member.assign(A)
+        await asyncio.sleep(11.9)
+        assert kit.owned() == {}
+        await asyncio.sleep(0.2)
+        assert kit.owned() == {A: 0}
+
+
+@in_virtual_time
+async def test_while_the_shared_state_is_away_a_new_queue_waits_ten_seconds() -> None:
+    ledger = Elsewhere()
+    ledger.known = False
+    async with running(ledger) as kit:
+        assigned_at = asyncio.get_running_loop().time()
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        assert (kit.ready[0].standing.halt, kit.ready[0].standing.due_at) == (HaltReason.REDIS, assigned_at + 10.0)
+
+
+@in_virtual_time
+async def test_a_queue_that_moves_on_before_it_was_ours_is_found_by_the_next_as_it_was() -> None:
+    ledger = Elsewhere()
+    former = (await ledger.take_over([A.topic]))[A.topic]
+    await ledger.release(A.topic, former.token, 9, 4)
+    async with running(ledger) as kit:
+        kit.member.refused = {A}
+        kit.member.offsets = {A: 4}
+        kit.member.assign(A)
+        await asyncio.sleep(1.0)
+        assert kit.owned() == {}
+        kit.member.assign()
+        await asyncio.sleep(0.01)
+        taken = (await ledger.take_over([A.topic]))[A.topic]
+        assert (taken.clean, taken.settled_to, taken.committed_to) == (True, 9, 4)
+
+
+@in_virtual_time
+async def test_a_queue_that_somebody_else_has_drawn_for_is_taken_over_again() -> None:
+    ledger = Elsewhere()
+    async with running(ledger) as kit:
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        await ledger.take_over([A.topic])
+        kit.ready[0].lose()
+        await asyncio.sleep(1.5)
+        assert [tenure.token for tenure in kit.ready] == [1, 3]
+
+
+@in_virtual_time
+async def test_retiring_gives_everything_away_with_the_request_that_is_under_way() -> None:
+    ledger = Elsewhere()
+    async with running(ledger) as kit:
+        kit.member.offsets = {A: 2}
+        kit.member.assign(A, B)
+        await asyncio.sleep(0.01)
+        sending = kit.ready[0] if kit.ready[0].partition == A else kit.ready[1]
+        now = asyncio.get_running_loop().time()
+        sending.settled_to, sending.sending_since, sending.sending_until = 6, now, now + 15.0
+        sending.standing = Standing(in_hand=Progress(offset=6, event_id="msg_6"))
+        assert await kit.intake.retire(2.0)
+        taken = await ledger.take_over([A.topic, B.topic])
+        assert (taken[A.topic].settled_to, taken[A.topic].committed_to, taken[A.topic].clean) == (6, 2, True)
+        assert taken[A.topic].in_hand == InHand(offset=6, ends_in_s=15.5)
+        assert taken[B.topic].in_hand is None
+        assert len(kit.lost) == 2

@@ -153,10 +153,10 @@ async def test_a_takeover_is_clean_only_when_the_former_owner_let_go(ledger: Led
     first = await take(ledger, queue)
     second = await take(ledger, queue)
     assert not second.clean, "the first owner has let nothing go"
-    await ledger.release(queue, second.token, 5)
+    await ledger.release(queue, second.token, 5, 5)
     third = await take(ledger, queue)
     assert third.clean
-    await ledger.release(queue, first.token, 3)
+    await ledger.release(queue, first.token, 3, 3)
     assert not (await take(ledger, queue)).clean, "what an earlier owner lets go is not the last one's"
 
 
@@ -179,6 +179,6 @@ def test_hl_04_whatever_happens_only_the_last_owners_word_counts(moves: list[str
                     with pytest.raises(TokenRefused):
                         await ledger.record("q", owners[-2].token, Standing(streak=number))
                 case _:
-                    await ledger.release("q", owners[-1].token, number)
+                    await ledger.release("q", owners[-1].token, number, number)
 
     play()

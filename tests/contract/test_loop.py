@@ -26,7 +26,7 @@ from delivery.model import (
     StatusClass,
     Stopped,
 )
-from delivery.policy.standing import FRESH
+from delivery.policy.standing import FRESH, Progress, Standing
 from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, KeyUnreadable
 from tests.contract.loop_kit import QUEUE, LoopKit
 from tests.fakes import queued
@@ -450,3 +450,64 @@ async def test_an_endpoint_that_rejects_everything_sees_five_requests_in_ten_sec
     times = [request.at for request in kit.sender.sent]
     assert max(sum(at <= other < at + 10 for other in times) for at in times) == 5
     assert max(sum(at <= other < at + 60 for other in times) for at in times) == 30
+
+
+@in_virtual_time
+async def test_a_request_after_a_rejection_is_reserved_before_it_is_sent() -> None:
+    kit = LoopKit(NOT_FOUND, NOT_FOUND, OK)
+    running = kit.start()
+    await kit.until_settled(3)
+    assert [standing.streak for _, standing in kit.ledger.records] == [1, 1, 2, 2, 2, 3, 0]
+    kit.tenure.stop()
+    await running
+
+
+@in_virtual_time
+async def test_behind_an_owner_that_died_each_record_is_written_down_and_committed_before_the_next() -> None:
+    kit = LoopKit(OK)
+    await kit.pump.prove({QUEUE: 0}, 1.0)
+    kit.tenure.suspect, kit.tenure.careful_to = True, 2
+    committed_at_send: list[int] = []
+
+    async def reply() -> Reply:
+        committed_at_send.append(kit.member.offsets.get(QUEUE, 0))
+        return OK
+
+    kit.sender.replies[0] = reply
+    pump = asyncio.create_task(kit.pump.run())
+    running = kit.start()
+    await kit.until_settled(3)
+    in_hand = [standing.in_hand for _, standing in kit.ledger.records if standing.in_hand is not None]
+    assert [(progress.offset, progress.crashes) for progress in in_hand] == [(0, 1), (1, 0)]
+    assert committed_at_send[:2] == [0, 1]
+    kit.tenure.stop()
+    await running
+    pump.cancel()
+
+
+@in_virtual_time
+async def test_a_record_that_was_in_hand_as_often_as_its_worker_died_as_it_has_attempts_is_unsendable() -> None:
+    kit = LoopKit(OK, retry=RetryLimits(max_attempts=2))
+    kit.tenure.suspect = True
+    kit.tenure.standing = Standing(in_hand=Progress(offset=0, event_id="msg_0", crashes=1))
+    running = kit.start()
+    await kit.until_settled(3)
+    assert kit.sender.ids == ["msg_1", "msg_2"]
+    assert kit.letters.headers()["dead-letter-reason"] == "unsendable"
+    kit.tenure.stop()
+    await running
+
+
+@in_virtual_time
+async def test_at_most_256_records_are_settled_beyond_what_kafka_has_confirmed() -> None:
+    kit = LoopKit(OK, count=400)
+    await kit.pump.prove({QUEUE: 0}, 1.0)
+    running = kit.start()
+    await asyncio.sleep(60.0)
+    # The 257th is sent while 256 are not confirmed.
+    assert len(kit.sender.sent) == 256 + 1
+    await kit.pump.flush()
+    await asyncio.sleep(60.0)
+    assert len(kit.sender.sent) == 400
+    kit.tenure.stop()
+    await running

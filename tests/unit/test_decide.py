@@ -404,5 +404,5 @@ def test_rc06_a_record_that_keeps_crashing_its_loop_ends_as_unsendable_after_dou
     assert step == DeadLetter(reason=DeadLetterReason.UNSENDABLE)
     ended = dead(started(standing), DeadLetterReason.UNSENDABLE)
     assert ended.in_hand is not None
-    assert ended.in_hand.detail == "its loop crashed 6 times"
+    assert ended.in_hand.detail == "its loop or its worker ended 6 times"
     assert ended.failing == 0

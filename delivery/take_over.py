@@ -1,0 +1,144 @@
+"""Becoming the owner of queues: token, state, proving commit, then the first request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from delivery.policy.handing_over import inherited, start_offset, unknown
+from delivery.ports import Clock, CommitRefused, Ledger, Member, Reader, TakenOver, Unreachable
+from delivery.settle import CommitPump
+from delivery.tenure import Tenure
+
+log = structlog.get_logger(__name__)
+
+PROOF_COMMIT_S = 3.0
+RETRY_S = 0.2
+# When the queues are taken over one by one, because not all of them can be.
+RETRY_ALONE_S = 2.0
+# How long a former owner that lives is waited for. It gets its assignment in the same moment as we.
+FORMER_S = 2.0
+LOOK_S = 0.02
+# What a former owner can have sent behind the last commit that it knew of, and what may have ended its worker.
+SUSPECT_OFFSETS = 256
+
+
+class Takeover:
+    """Makes tenures ready. `on_ready` is told when a tenure's loop may start."""
+
+    def __init__(
+        self,
+        *,
+        member: Member,
+        reader: Reader,
+        pump: CommitPump,
+        ledger: Ledger,
+        clock: Clock,
+        on_ready: Callable[[Tenure], None],
+    ) -> None:
+        self._member = member
+        self._reader = reader
+        self._pump = pump
+        self._ledger = ledger
+        self._clock = clock
+        self._on_ready = on_ready
+
+    async def run(self, tenures: Sequence[Tenure], epoch: int) -> None:
+        """Take over all together, or, when that fails, one by one: one bad queue must not keep the others.
+
+        A newer assignment starts over with those that are not ready.
+        """
+        together = True
+        while self._member.epoch == epoch:
+            waiting = [tenure for tenure in tenures if not tenure.ready and not tenure.lost]
+            if not waiting:
+                return
+            for some in [waiting] if together else [[tenure] for tenure in waiting]:
+                try:
+                    await self._take(some, epoch)
+                except (CommitRefused, Unreachable) as error:
+                    log.warning("taking over is delayed", queues=[t.partition.topic for t in some], error=str(error))
+                except Exception as error:
+                    # A fault of ours must not leave queues without a loop until the next rebalance.
+                    log.error("taking over failed", queues=[t.partition.topic for t in some], exc_info=error)
+            await asyncio.sleep(RETRY_S if together else RETRY_ALONE_S)
+            together = False
+
+    async def _take(self, tenures: Sequence[Tenure], epoch: int) -> None:
+        """Draw tokens, wait for what former owners still have in hand, prove, and let the loops begin.
+
+        Each queue begins as soon as it can. Raises CommitRefused, Unreachable.
+        """
+        committed = await self._member.committed([tenure.partition for tenure in tenures])
+        # A new queue starts at its oldest record.
+        oldest = await self._reader.oldest([partition for partition, offset in committed.items() if offset is None])
+        # What was asked for an assignment that is over says nothing about the one that is in force.
+        if self._member.epoch != epoch:
+            return
+        found = await self._draw(tenures)
+        began = self._clock.monotonic()
+        waiting = [tenure for tenure in tenures if tenure.partition.topic in found]
+        while waiting and self._member.epoch == epoch:
+            late = self._clock.monotonic() - began >= FORMER_S
+            able = [t for t in waiting if not t.lost and _may_begin(found[t.partition.topic], late)]
+            for tenure in able:
+                offset = committed[tenure.partition]
+                self._open(tenure, found[tenure.partition.topic], offset, oldest.get(tenure.partition, 0))
+            if able:
+                await self._prove(able, epoch)
+            waiting = [tenure for tenure in waiting if not tenure.ready and not tenure.lost]
+            if waiting:
+                await asyncio.sleep(LOOK_S)
+                found = await self._ledger.look({t.partition.topic: t.token for t in waiting})
+                # Those that another one has drawn for since come with the next assignment.
+                waiting = [tenure for tenure in waiting if tenure.partition.topic in found]
+                for tenure in waiting:
+                    tenure.taken = found[tenure.partition.topic]
+
+    async def _draw(self, tenures: Sequence[Tenure]) -> dict[str, TakenOver]:
+        """A token for each that has none: one that was drawn for the assignment before is still good."""
+        drawn = {t.partition.topic: t.token for t in tenures if t.token}
+        found = await self._ledger.look(drawn) if drawn else {}
+        new = [t.partition.topic for t in tenures if t.partition.topic not in found]
+        if new:
+            found |= await self._ledger.take_over(new)
+        for tenure in tenures:
+            tenure.taken = found[tenure.partition.topic]
+            tenure.token = tenure.taken.token
+        return found
+
+    def _open(self, tenure: Tenure, taken: TakenOver, committed: int | None, oldest: int) -> None:
+        """Begin to read. It changes nothing, and when the proof is there the loop finds its records."""
+        start, standing = oldest, taken.standing
+        if committed is not None:
+            start = start_offset(committed, taken.settled_to, taken.committed_to)
+            standing = inherited(standing, start=start, clean=taken.clean, settled_to=taken.settled_to)
+        if not taken.known:
+            standing = unknown(standing, tenure.assigned_at, self._clock.wall())
+        if tenure.mailbox is not None:
+            # An attempt before this one was not proven.
+            self._reader.close(tenure.mailbox)
+        tenure.standing = standing
+        tenure.suspect = not taken.clean
+        tenure.careful_to = -1 if taken.clean else start + SUSPECT_OFFSETS
+        tenure.settled_to = start
+        tenure.mailbox = self._reader.open(tenure.partition, start)
+
+    async def _prove(self, tenures: Sequence[Tenure], epoch: int) -> None:
+        """One commit of where we begin shows that Kafka agrees. Raises CommitRefused."""
+        await self._pump.prove({tenure.partition: tenure.settled_to for tenure in tenures}, PROOF_COMMIT_S)
+        if self._member.epoch != epoch:
+            return
+        for tenure in tenures:
+            if not tenure.lost:
+                tenure.ready = True
+                self._on_ready(tenure)
+
+
+def _may_begin(taken: TakenOver, late: bool) -> bool:
+    """`late`: a former owner that lives and does not let go has been waited for long enough."""
+    if taken.in_hand is not None:
+        return False
+    return taken.clean or late or not taken.former_lives
