@@ -7,5 +7,6 @@
 `intake`           which queues are ours; `tenure` and `mailbox` are what a loop gets of one
 `loop`             one endpoint's loop: decides, obeys, reports
 `settle`           the only code that completes an offset
-`adapters`         Kafka, HTTP, metrics
+`fallback_ledger`  what workers share about the present, and what one knows by itself while that is away
+`adapters`         Kafka, Redis, HTTP, metrics
 """

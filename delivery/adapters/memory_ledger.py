@@ -14,6 +14,7 @@ class Entry:
     """What is kept about one queue."""
 
     token: int = 0
+    taken_at: float = 0.0
     released: int = 0
     settled_to: int | None = None
     committed_to: int | None = None
@@ -31,9 +32,19 @@ class MemoryLedger:
 
     async def take_over(self, queues: Collection[str]) -> dict[str, TakenOver]:
         """The next tokens, and what was last recorded."""
-        for queue in queues:
-            self._entries.setdefault(queue, Entry()).token += 1
-        return {queue: self._taken(self._entries[queue]) for queue in queues}
+        return await self.claim(dict.fromkeys(queues, 0.0))
+
+    async def claim(self, ages_s: Mapping[str, float]) -> dict[str, TakenOver]:
+        """The next tokens as of so many seconds ago; a queue that was taken over since is left out."""
+        taken = {}
+        for queue, age_s in ages_s.items():
+            entry = self._entries.setdefault(queue, Entry())
+            at = self._monotonic() - age_s
+            if age_s > 0 and entry.token and entry.taken_at > at:
+                continue
+            entry.token, entry.taken_at = entry.token + 1, at
+            taken[queue] = self._taken(entry)
+        return taken
 
     async def look(self, tokens: Mapping[str, int]) -> dict[str, TakenOver]:
         """What the owners of these tokens would find now."""
@@ -65,8 +76,8 @@ class MemoryLedger:
         is_outcome = entry.handing_over is not None and entry.handing_over[0] == token
         if entry.token != token and not is_outcome:
             raise TokenRefused(queue)
-        if is_outcome:
-            entry.handing_over = None
+        # The outcome has come; or the next owner has gone on without it, and a late one would undo what that one wrote.
+        entry.handing_over = None
         entry.standing = standing
 
     async def release(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -16,32 +15,39 @@ from hypothesis import strategies as st
 from delivery.adapters.memory_ledger import MemoryLedger
 from delivery.model import Answer, DeadLetterReason, HaltReason, NoAnswer, NoAnswerKind, Outcome, Retry, StatusClass
 from delivery.policy.standing import FRESH, Fate, Progress, Standing
-from delivery.ports import Ledger, TakenOver, TokenRefused
+from delivery.ports import InHand, Ledger, TakenOver, TokenRefused
+from tests.contract.ledger_kit import Workers, alike, new_queue, over_memory, over_redis, with_fallback
 from tests.virtual_time import in_virtual_time
 
+LEDGERS = [
+    pytest.param(over_memory, id="memory"),
+    pytest.param(with_fallback(over_memory), id="fallback over memory"),
+    pytest.param(over_redis, id="redis", marks=pytest.mark.real),
+    pytest.param(with_fallback(over_redis), id="fallback over redis", marks=pytest.mark.real),
+]
 
-@contextlib.asynccontextmanager
-async def memory() -> AsyncIterator[Ledger]:
-    yield MemoryLedger(time.monotonic)
 
-
-LEDGERS: list[Callable[[], AbstractAsyncContextManager[Ledger]]] = [memory]
-
-
-@pytest_asyncio.fixture(params=LEDGERS, ids=lambda make: make.__name__)
-async def ledger(request: pytest.FixtureRequest) -> AsyncIterator[Ledger]:
-    async with request.param() as made:
+@pytest_asyncio.fixture(params=LEDGERS)
+async def workers(request: pytest.FixtureRequest) -> AsyncIterator[Workers]:
+    """Two that share one store, each with a ledger of its own."""
+    make: Callable[[str], AbstractAsyncContextManager[Workers]] = request.param
+    url = request.getfixturevalue("redis_url") if request.node.get_closest_marker("real") else ""
+    async with make(url) as made:
         yield made
 
 
-async def take(ledger: Ledger, queue: str) -> TakenOver:
-    return (await ledger.take_over([queue]))[queue]
+@pytest.fixture
+def ledger(workers: Workers) -> Ledger:
+    return workers[0]
 
 
 @pytest.fixture
 def queue() -> str:
-    """A queue that nobody else knows."""
-    return f"p.acme.{uuid.uuid4().hex}.queue"
+    return new_queue()
+
+
+async def take(ledger: Ledger, queue: str) -> TakenOver:
+    return (await ledger.take_over([queue]))[queue]
 
 
 FULL = Standing(
@@ -95,7 +101,7 @@ async def test_tokens_rise(ledger: Ledger, queue: str) -> None:
 async def test_what_was_recorded_is_found_by_the_next_owner(ledger: Ledger, queue: str) -> None:
     first = await take(ledger, queue)
     await ledger.record(queue, first.token, FULL)
-    assert (await take(ledger, queue)).standing == FULL
+    assert alike((await take(ledger, queue)).standing, FULL)
 
 
 @pytest.mark.asyncio
@@ -104,7 +110,7 @@ async def test_an_attempt_without_an_answer_is_kept_too(ledger: Ledger, queue: s
     last = NoAnswer(kind=NoAnswerKind.DROPPED, outcome=Outcome.UNKNOWN, detail="reset", elapsed_s=2.5)
     standing = Standing(in_hand=Progress(offset=0, event_id="msg_0", attempts=1, requests=1, last=last))
     await ledger.record(queue, first.token, standing)
-    assert (await take(ledger, queue)).standing == standing
+    assert alike((await take(ledger, queue)).standing, standing)
 
 
 @pytest.mark.asyncio
@@ -158,6 +164,90 @@ async def test_a_takeover_is_clean_only_when_the_former_owner_let_go(ledger: Led
     assert third.clean
     await ledger.release(queue, first.token, 3, 3)
     assert not (await take(ledger, queue)).clean, "what an earlier owner lets go is not the last one's"
+
+
+@pytest.mark.asyncio
+async def test_two_workers_find_what_the_other_recorded(workers: Workers, queue: str) -> None:
+    one, two = workers
+    first = await take(one, queue)
+    await one.record(queue, first.token, FULL)
+    await one.release(queue, first.token, 12)
+    second = await take(two, queue)
+    assert second.token > first.token
+    assert second.clean
+    assert second.settled_to == 12
+    assert alike(second.standing, FULL)
+    with pytest.raises(TokenRefused):
+        await one.record(queue, first.token, FRESH)
+
+
+@pytest.mark.asyncio
+async def test_a_batch_is_taken_over_looked_at_and_checked_together(workers: Workers, queue: str) -> None:
+    one, two = workers
+    queues = [f"{queue}-{number}" for number in range(50)]
+    tokens = {name: taken.token for name, taken in (await one.take_over(queues)).items()}
+    assert tokens.keys() == set(queues)
+    assert (await one.look(tokens)).keys() == tokens.keys()
+    await two.take_over(queues[:20])
+    assert await one.still_held(tokens) == set(queues[20:])
+    assert (await one.look(tokens)).keys() == set(queues[20:])
+    assert await one.take_over([]) == {}
+    assert await one.look({}) == {}
+
+
+@pytest.mark.asyncio
+async def test_a_former_owner_may_still_say_where_it_stood_and_the_next_one_sees_it(
+    workers: Workers, queue: str
+) -> None:
+    one, two = workers
+    first = await take(one, queue)
+    second = await take(two, queue)
+    assert (second.clean, second.settled_to, second.in_hand) == (False, None, None)
+    await one.release(queue, first.token, 7, InHand(offset=7, ends_in_s=30.0))
+    seen = (await two.look({queue: second.token}))[queue]
+    assert (seen.token, seen.clean, seen.settled_to) == (second.token, True, 7)
+    assert seen.in_hand is not None
+    assert seen.in_hand.offset == 7
+    assert 25.0 < seen.in_hand.ends_in_s <= 30.0
+
+
+@pytest.mark.asyncio
+async def test_the_outcome_of_a_handed_over_request_counts_once(workers: Workers, queue: str) -> None:
+    one, two = workers
+    first = await take(one, queue)
+    await one.release(queue, first.token, 3, InHand(offset=3, ends_in_s=30.0))
+    second = await take(two, queue)
+    assert second.clean
+    assert second.in_hand is not None
+    await one.record(queue, first.token, Standing(streak=4))
+    seen = (await two.look({queue: second.token}))[queue]
+    assert seen.in_hand is None
+    assert seen.standing == Standing(streak=4)
+    with pytest.raises(TokenRefused):
+        await one.record(queue, first.token, Standing(streak=5))
+    assert (await two.look({queue: second.token}))[queue].standing == Standing(streak=4)
+
+
+@pytest.mark.asyncio
+async def test_an_outcome_that_comes_after_the_next_owner_went_on_is_refused(workers: Workers, queue: str) -> None:
+    one, two = workers
+    first = await take(one, queue)
+    await one.release(queue, first.token, 3, InHand(offset=3, ends_in_s=0.0))
+    second = await take(two, queue)
+    assert second.in_hand is None, "its time is over"
+    await two.record(queue, second.token, Standing(streak=1))
+    with pytest.raises(TokenRefused):
+        await one.record(queue, first.token, Standing(streak=5))
+    assert (await two.look({queue: second.token}))[queue].standing == Standing(streak=1)
+
+
+@pytest.mark.asyncio
+async def test_time_passes_for_what_is_under_way(workers: Workers, queue: str) -> None:
+    one, two = workers
+    first = await take(one, queue)
+    await one.release(queue, first.token, 3, InHand(offset=3, ends_in_s=0.05))
+    await asyncio.sleep(0.1)
+    assert (await take(two, queue)).in_hand is None
 
 
 @given(st.lists(st.sampled_from(["take", "record", "late", "release"]), max_size=30))

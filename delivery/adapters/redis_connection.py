@@ -1,0 +1,195 @@
+"""The connection to Redis that a process shares: short waits, one kind of error, quick refusals while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as Dropped
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from delivery.ports import LedgerAway
+
+log = structlog.get_logger(__name__)
+
+# For a whole call, connecting included. Redis answers in well under a millisecond; a loop must not wait long for one
+# that does not answer at all.
+LIMIT_S: Final = 0.5
+# A time limit that strikes this late says that this process stood still, and nothing about Redis.
+LATE_S: Final = 0.1
+# Between two looks whether Redis is back; calls fail at once meanwhile.
+PROBE_S: Final = 1.0
+# Calls at once, each on a connection of its own: more would only wait in Redis, which does one thing at a time.
+MOST_CALLS: Final = 8
+
+Command = tuple[str | bytes | int | float, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script with one key, and the name that Redis gives it."""
+
+    text: str
+    sha: str = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        """Work out the name."""
+        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a script: its key, then its arguments."""
+
+    script: Script
+    arguments: Command
+
+    def command(self, *, whole: bool = False) -> Command:
+        """As Redis is asked; `whole` sends the script itself, which Redis then knows."""
+        if whole:
+            return ("EVAL", self.script.text, 1, *self.arguments)
+        return ("EVALSHA", self.script.sha, 1, *self.arguments)
+
+
+class RedisConnection:
+    """Every way in which Redis can fail comes out as LedgerAway, without the URL, which may hold a password.
+
+    What is asked through it must bear a repeat: a dropped connection is replaced, and the commands sent again, once.
+    """
+
+    def __init__(self, url: str, probe_key: str, *, limit_s: float = LIMIT_S) -> None:
+        """`probe_key` is written to find out whether Redis takes writes. Connects only when asked something."""
+        self._probe_key = probe_key
+        self._client = Redis.from_url(
+            url,
+            # One limit for the whole call, below, bounds them all.
+            socket_connect_timeout=None,
+            socket_timeout=None,
+            retry=Retry(NoBackoff(), 1, supported_errors=(Dropped,)),
+            # Nothing here needs RESP3, and each of these costs a round trip or a push message when connecting.
+            protocol=2,
+            driver_info=None,
+        )
+        self._limit_s = limit_s
+        self._slots = asyncio.Semaphore(MOST_CALLS)
+        self._probing: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.up = False
+
+    async def start(self) -> None:
+        """Look whether Redis is there; no fault when it is not."""
+        self._stopped = False
+        with contextlib.suppress(LedgerAway):
+            await self.run([self._probe()])
+
+    async def stop(self) -> None:
+        """Close; may be called again and again."""
+        self._stopped = True
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait([self._probing])
+            self._probing = None
+        await self._close()
+
+    async def _close(self, *, idle: bool = False) -> None:
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(self._limit_s):
+                await self._client.connection_pool.disconnect(inuse_connections=not idle)
+
+    async def call(self, calls: Sequence[Call]) -> list[Any]:
+        """Run scripts in one pipeline; returns what each gave. Raises LedgerAway.
+
+        Only what Redis refused because it does not know the script is sent again, the script with it.
+        """
+        replies = await self._asked([call.command() for call in calls])
+        unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            again: list[Command] = []
+            told: set[Script] = set()
+            for index in unknown:
+                again.append(calls[index].command(whole=calls[index].script not in told))
+                told.add(calls[index].script)
+            for index, reply in zip(unknown, await self._asked(again), strict=True):
+                replies[index] = reply
+        return self._checked(replies)
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        """Run plain commands in one pipeline; returns their answers. Raises LedgerAway."""
+        return self._checked(await self._asked(commands))
+
+    async def _asked(self, commands: Sequence[Command]) -> list[Any]:
+        if not commands:
+            return []
+        async with self._slots:
+            if self._probing is not None or self._stopped:
+                raise LedgerAway("Redis does not answer")
+            return await self._tried(commands)
+
+    async def _tried(self, commands: Sequence[Command]) -> list[Any]:
+        clock = asyncio.get_running_loop().time
+        for attempt in (1, 2):
+            began = clock()
+            try:
+                return await self._sent(commands)
+            except Exception as error:
+                # Besides RedisError and OSError the event loops have their own for a connection that is going away.
+                if attempt == 2 or not isinstance(error, TimeoutError) or clock() - began < self._limit_s + LATE_S:
+                    self._fail(error)
+                    raise LedgerAway(_text(error)) from None
+        raise AssertionError("unreachable")
+
+    async def _sent(self, commands: Sequence[Command]) -> list[Any]:
+        async with asyncio.timeout(self._limit_s):
+            pipeline = self._client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            return list(await pipeline.execute(raise_on_error=False))
+
+    def _checked(self, replies: list[Any]) -> list[Any]:
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                self._fail(reply)
+                raise LedgerAway(_text(reply))
+        if not self.up:
+            log.info("Redis is there")
+        self.up = True
+        return replies
+
+    def _fail(self, error: Exception) -> None:
+        """Refuse all calls from now on, until a look at Redis goes well."""
+        if self._probing is not None or self._stopped:
+            return
+        log.warning("Redis is away", error=_text(error))
+        self.up = False
+        self._probing = asyncio.create_task(self._look(), name="look for Redis")
+
+    async def _look(self) -> None:
+        """Connections are made anew: after a failover the name may lead elsewhere, and the old one refuses writes."""
+        while True:
+            await asyncio.sleep(PROBE_S)
+            await self._close(idle=True)
+            try:
+                (reply,) = await self._sent([self._probe()])
+            except Exception as error:
+                log.debug("Redis is still away", error=_text(error))
+                continue
+            if not isinstance(reply, ResponseError):
+                break
+        self._probing = None
+        self.up = True
+        log.info("Redis is back")
+
+    def _probe(self) -> Command:
+        return ("SET", self._probe_key, "1", "PX", 1000)
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200].removesuffix(": ")
