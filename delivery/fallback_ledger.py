@@ -31,14 +31,15 @@ class SharedLedger(Ledger, Protocol):
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Release:
     settled_to: int
+    committed_to: int
     offset: int | None
     ends_at: float
 
     @classmethod
-    def of(cls, settled_to: int, in_hand: InHand | None) -> _Release:
+    def of(cls, settled_to: int, committed_to: int, in_hand: InHand | None) -> _Release:
         if in_hand is None:
-            return cls(settled_to, None, 0.0)
-        return cls(settled_to, in_hand.offset, _now() + in_hand.ends_in_s)
+            return cls(settled_to, committed_to, None, 0.0)
+        return cls(settled_to, committed_to, in_hand.offset, _now() + in_hand.ends_in_s)
 
     def in_hand(self) -> InHand | None:
         if self.offset is None:
@@ -196,20 +197,22 @@ class FallbackLedger:
             return False
         return True
 
-    async def release(self, queue: str, token: int, settled_to: int, in_hand: InHand | None = None) -> None:
+    async def release(
+        self, queue: str, token: int, settled_to: int, committed_to: int, in_hand: InHand | None = None
+    ) -> None:
         """Let go in order, later if need be."""
         use = self._in_use({queue: token}).get(queue)
         if use is None:
             return
-        await self._own.release(queue, use.own, settled_to, in_hand)
+        await self._own.release(queue, use.own, settled_to, committed_to, in_hand)
         if not use.untold and use.shared is not None:
             try:
-                await self._shared.release(queue, use.shared, settled_to, in_hand)
+                await self._shared.release(queue, use.shared, settled_to, committed_to, in_hand)
             except LedgerAway as error:
                 self._is_away(error)
             else:
                 return
-        use.release = _Release.of(settled_to, in_hand)
+        use.release = _Release.of(settled_to, committed_to, in_hand)
         self._untold.set()
 
     def _is_away(self, error: LedgerAway) -> None:
@@ -245,7 +248,7 @@ class FallbackLedger:
                 use.standing = None
         release = use.release
         if release is not None:
-            await self._shared.release(queue, use.shared, release.settled_to, release.in_hand())
+            await self._shared.release(queue, use.shared, release.settled_to, release.committed_to, release.in_hand())
             if use.release is release:
                 use.release = None
 

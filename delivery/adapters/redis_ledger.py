@@ -30,18 +30,20 @@ class _Found:
     former: str
     clean: bool
     settled_to: int | None
+    committed_to: int | None
     standing: str | None
     age_s: float
     in_hand: InHand | None
 
     @classmethod
     def of(cls, reply: Sequence[Any]) -> _Found:
-        token, former, clean, settled_to, standing, age_ms, offset, left_ms = reply
+        token, former, clean, settled_to, committed_to, standing, age_ms, offset, left_ms = reply
         return cls(
             token=int(token),
             former=former.decode(),
             clean=bool(clean),
             settled_to=None if settled_to is None else int(settled_to),
+            committed_to=None if committed_to is None else int(committed_to),
             standing=None if standing is None else standing.decode("utf-8", "replace"),
             age_s=max(0, int(age_ms)) / 1000,
             in_hand=None if offset is None else InHand(offset=int(offset), ends_in_s=int(left_ms) / 1000),
@@ -110,13 +112,15 @@ class RedisLedger:
         if not accepted:
             raise TokenRefused(queue)
 
-    async def release(self, queue: str, token: int, settled_to: int, in_hand: InHand | None = None) -> None:
+    async def release(
+        self, queue: str, token: int, settled_to: int, committed_to: int, in_hand: InHand | None = None
+    ) -> None:
         """Note where this owner stood."""
         under_way: tuple[str | int, str | int] = ("", "")
         if in_hand is not None:
             under_way = (in_hand.offset, max(0, round(in_hand.ends_in_s * 1000)))
         kept_ms = round(KEPT_S * 1000)
-        call = self._call(RELEASE, queue, self._worker_id, token, settled_to, *under_way, kept_ms)
+        call = self._call(RELEASE, queue, self._worker_id, token, settled_to, committed_to, *under_way, kept_ms)
         await self._connection.call([call])
 
     def _call(self, script: Script, queue: str, *arguments: str | int) -> Call:
@@ -133,6 +137,7 @@ class RedisLedger:
                 clean=one.clean,
                 former_lives=not one.clean and one.former in living,
                 settled_to=one.settled_to,
+                committed_to=one.committed_to,
                 in_hand=one.in_hand,
             )
             for queue, one in found.items()

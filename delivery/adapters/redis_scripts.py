@@ -3,7 +3,8 @@
 Its fields:
   token, owner, nonce          the latest token, the worker that drew it, and the draw it came from
   former, taken_at             the worker that drew the token before, and when the latest counts as drawn
-  released, settled_to         the latest token that was let go, and the offset before which everything is settled
+  released                     the latest token that was let go
+  settled_to, committed_to     the offsets before which its owner had settled everything, and knew it to be committed
   standing, standing_at        how the endpoint stands, as text, and when that was written
   hand_token, hand_offset, hand_until   whose request is under way, its record, when it has ended whatever happens
   outcome                      the write that closed a hand-over, so that it may be repeated
@@ -30,16 +31,16 @@ end
 -- As adapters/redis_ledger.py takes it apart.
 local function told(given)
   local h = redis.call('HMGET', key, 'token', 'former', 'released', 'settled_to', 'standing', 'standing_at',
-    'hand_offset', 'hand_until')
+    'hand_offset', 'hand_until', 'committed_to')
   -- Emptied: nothing is known of anybody else.
-  if not h[1] then return {given, '', 1, false, false, 0, false, false} end
+  if not h[1] then return {given, '', 1, false, false, false, 0, false, false} end
   local token, offset, left = tonumber(h[1]), false, false
   if h[7] and tonumber(h[8]) > now then offset, left = h[7], tonumber(h[8]) - now end
   local clean = 0
   if tonumber(h[3] or 0) == token - 1 then clean = 1 end
   local age = 0
   if h[6] then age = now - tonumber(h[6]) end
-  return {h[1], h[2] or '', clean, h[4], h[5], age, offset, left}
+  return {h[1], h[2] or '', clean, h[4], h[9], h[5], age, offset, left}
 end
 -- Redis was emptied: whoever writes says what the latest token is, unless somebody with a later one did.
 local function is_latest(owner, given)
@@ -97,14 +98,14 @@ keep(ARGV[5])
 return 1
 """)
 
-# ARGV: worker, token, settled offset, offset in hand or nothing, ms that it may still take, ms to keep.
+# ARGV: worker, token, settled and committed offset, offset in hand or nothing, ms that it may still take, ms to keep.
 RELEASE: Final = _script("""
 is_latest(ARGV[1], ARGV[2])
 if tonumber(ARGV[2]) <= tonumber(redis.call('HGET', key, 'released') or 0) then return 0 end
-redis.call('HSET', key, 'released', ARGV[2], 'settled_to', ARGV[3])
-if ARGV[4] ~= '' then
-  redis.call('HSET', key, 'hand_token', ARGV[2], 'hand_offset', ARGV[4], 'hand_until', number(now + tonumber(ARGV[5])))
+redis.call('HSET', key, 'released', ARGV[2], 'settled_to', ARGV[3], 'committed_to', ARGV[4])
+if ARGV[5] ~= '' then
+  redis.call('HSET', key, 'hand_token', ARGV[2], 'hand_offset', ARGV[5], 'hand_until', number(now + tonumber(ARGV[6])))
 end
-keep(ARGV[6])
+keep(ARGV[7])
 return 1
 """)

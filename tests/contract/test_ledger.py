@@ -171,11 +171,11 @@ async def test_two_workers_find_what_the_other_recorded(workers: Workers, queue:
     one, two = workers
     first = await take(one, queue)
     await one.record(queue, first.token, FULL)
-    await one.release(queue, first.token, 12)
+    await one.release(queue, first.token, 12, 10)
     second = await take(two, queue)
     assert second.token > first.token
     assert second.clean
-    assert second.settled_to == 12
+    assert (second.settled_to, second.committed_to) == (12, 10)
     assert alike(second.standing, FULL)
     with pytest.raises(TokenRefused):
         await one.record(queue, first.token, FRESH)
@@ -203,7 +203,7 @@ async def test_a_former_owner_may_still_say_where_it_stood_and_the_next_one_sees
     first = await take(one, queue)
     second = await take(two, queue)
     assert (second.clean, second.settled_to, second.in_hand) == (False, None, None)
-    await one.release(queue, first.token, 7, InHand(offset=7, ends_in_s=30.0))
+    await one.release(queue, first.token, 7, 7, InHand(offset=7, ends_in_s=30.0))
     seen = (await two.look({queue: second.token}))[queue]
     assert (seen.token, seen.clean, seen.settled_to) == (second.token, True, 7)
     assert seen.in_hand is not None
@@ -215,7 +215,7 @@ async def test_a_former_owner_may_still_say_where_it_stood_and_the_next_one_sees
 async def test_the_outcome_of_a_handed_over_request_counts_once(workers: Workers, queue: str) -> None:
     one, two = workers
     first = await take(one, queue)
-    await one.release(queue, first.token, 3, InHand(offset=3, ends_in_s=30.0))
+    await one.release(queue, first.token, 3, 3, InHand(offset=3, ends_in_s=30.0))
     second = await take(two, queue)
     assert second.clean
     assert second.in_hand is not None
@@ -232,7 +232,7 @@ async def test_the_outcome_of_a_handed_over_request_counts_once(workers: Workers
 async def test_an_outcome_that_comes_after_the_next_owner_went_on_is_refused(workers: Workers, queue: str) -> None:
     one, two = workers
     first = await take(one, queue)
-    await one.release(queue, first.token, 3, InHand(offset=3, ends_in_s=0.0))
+    await one.release(queue, first.token, 3, 3, InHand(offset=3, ends_in_s=0.0))
     second = await take(two, queue)
     assert second.in_hand is None, "its time is over"
     await two.record(queue, second.token, Standing(streak=1))
@@ -245,7 +245,7 @@ async def test_an_outcome_that_comes_after_the_next_owner_went_on_is_refused(wor
 async def test_time_passes_for_what_is_under_way(workers: Workers, queue: str) -> None:
     one, two = workers
     first = await take(one, queue)
-    await one.release(queue, first.token, 3, InHand(offset=3, ends_in_s=0.05))
+    await one.release(queue, first.token, 3, 3, InHand(offset=3, ends_in_s=0.05))
     await asyncio.sleep(0.1)
     assert (await take(two, queue)).in_hand is None
 

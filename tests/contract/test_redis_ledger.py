@@ -79,7 +79,7 @@ async def test_a_draw_whose_answer_was_lost_is_given_again_and_not_a_second_time
     connection = LosesAnswers(redis_url, f"{PREFIX}:probe")
     ledger = RedisLedger(connection, PREFIX, "one", SystemClock())
     former = await take(other, queue)
-    await other.release(queue, former.token, 9)
+    await other.release(queue, former.token, 9, 9)
     connection.lost = 2
     for _ in range(2):
         with pytest.raises(LedgerAway):
@@ -111,7 +111,7 @@ async def test_every_key_has_exactly_one_hash_tag_and_it_is_the_queue(
 ) -> None:
     first = await take(ledger, queue)
     await ledger.record(queue, first.token, Standing(streak=1))
-    await ledger.release(queue, first.token, 1, InHand(offset=1, ends_in_s=5.0))
+    await ledger.release(queue, first.token, 1, 1, InHand(offset=1, ends_in_s=5.0))
     keys = [key async for key in raw.scan_iter(match=f"*{queue}*")]
     assert keys == [f"{PREFIX}:queue:{{{queue}}}"]
     assert ledger.board_key("w").count("{") == 1
@@ -133,7 +133,7 @@ async def test_every_write_keeps_the_queue_for_seven_days_at_least(
         case "forget":
             await ledger.record(queue, first.token, FRESH)
         case _:
-            await ledger.release(queue, first.token, 1)
+            await ledger.release(queue, first.token, 1, 1)
     assert await raw.pttl(key) > KEPT_S * 1000 - 60_000
 
 
@@ -143,7 +143,7 @@ async def test_a_wait_longer_than_that_is_outlived(raw: Redis, ledger: RedisLedg
     first = await take(ledger, queue)
     standing = Standing(halt=HaltReason.HOLD, due_at=time.monotonic() + month_s)
     await ledger.record(queue, first.token, standing)
-    await ledger.release(queue, first.token, 1)
+    await ledger.release(queue, first.token, 1, 1)
     assert await raw.pttl(ledger.key(queue)) > month_s * 1000
     assert alike((await take(ledger, queue)).standing, standing)
     assert await raw.pttl(ledger.key(queue)) > month_s * 1000, "later writes shorten nothing"
@@ -197,7 +197,7 @@ async def test_a_release_after_redis_was_emptied_is_found(
 ) -> None:
     first = await take(ledger, queue)
     await raw.delete(ledger.key(queue))
-    await ledger.release(queue, first.token, 8, InHand(offset=8, ends_in_s=9.0))
+    await ledger.release(queue, first.token, 8, 8, InHand(offset=8, ends_in_s=9.0))
     second = await take(other, queue)
     assert (second.token, second.clean, second.settled_to) == (first.token + 1, True, 8)
     assert second.in_hand is not None
@@ -241,7 +241,7 @@ async def test_a_former_owner_is_worth_waiting_for_while_it_is_on_the_board(
     await raw.delete(ledger.board_key("one"))
     assert not (await other.look({queue: second.token}))[queue].former_lives
     await raw.set(ledger.board_key("one"), "{}", px=60_000)
-    await ledger.release(queue, first.token, 1)
+    await ledger.release(queue, first.token, 1, 1)
     seen = (await other.look({queue: second.token}))[queue]
     assert (seen.clean, seen.former_lives) == (True, False), "it has let go"
 
