@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from delivery.adapters.kafka_producers import KafkaDeadLetters, KafkaLaneProduce
 from delivery.adapters.kafka_reader import KafkaReader
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.adapters.memory_ledger import MemoryLedger
-from delivery.adapters.prometheus_meter import Gauges, PrometheusMeter
+from delivery.adapters.prometheus_meter import PrometheusMeter
 from delivery.fanout import Fanout
 from delivery.intake import Intake
 from delivery.loop import DeliveryLoop, Surroundings
@@ -29,12 +28,13 @@ from delivery.policy.subscribe import Subscriptions
 from delivery.settle import CommitPump, Settle
 from delivery.starting_points import CommittedStart, OldestStart
 from supervisor.configuration import Configuration, Start
+from supervisor.connections import kafka_connection
+from supervisor.gauges import gauges
 from supervisor.keys import FileKeys
 from supervisor.own_topics import wanted
 from supervisor.sweep import Sweep, SystemClock
 from supervisor.topics import Topics, TopicsClient
 from supervisor.version import version
-from supervisor.view import LoopStateName
 from supervisor.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -51,32 +51,6 @@ class Broker:
     connection: KafkaConnection
     topics: TopicsClient | None = None
     embedded: bool = False
-
-
-def kafka_connection(configuration: Configuration) -> KafkaConnection:
-    """The clients' arguments. Raises OSError or ssl.SSLError when a TLS file cannot be used."""
-    kafka = configuration.kafka
-    options: dict[str, Any] = {
-        "bootstrap_servers": kafka.bootstrap_servers,
-        "security_protocol": str(kafka.security_protocol),
-        "client_id": "delivery",
-    }
-    if kafka.security_protocol.uses_sasl:
-        options["sasl_mechanism"] = str(kafka.sasl_mechanism)
-        options["sasl_plain_username"] = kafka.sasl_plain_username
-        options["sasl_plain_password"] = kafka.sasl_plain_password
-    if kafka.security_protocol.uses_tls:
-        context = ssl.create_default_context(cafile=kafka.ssl_cafile)
-        context.check_hostname = kafka.ssl_check_hostname
-        if kafka.ssl_certfile is not None:
-            context.load_cert_chain(kafka.ssl_certfile, kafka.ssl_keyfile, kafka.ssl_password)
-        options["ssl_context"] = context
-    return KafkaConnection(
-        options=options,
-        session_timeout_s=configuration.process.session_timeout_s,
-        max_poll_interval_s=configuration.process.max_poll_interval_s,
-        max_message_bytes=max(configuration.own_topics.max_message_bytes, 2 * 1_048_576),
-    )
 
 
 def build(configuration: Configuration, broker: Broker | None = None) -> Worker:
@@ -221,7 +195,9 @@ class _Building:
             clock=self.clock,
             shares=lambda: False,
         )
-        self.meter.watch(self._gauges(worker, intake))
+        self.meter.watch(
+            gauges(worker, intake, self.delivery_member, self.fanout_member, self.delivery_reader, self.fanout_reader)
+        )
         return worker
 
     def _intake(self) -> Intake:
@@ -246,23 +222,6 @@ class _Building:
             plan=FanoutPlan(self.subscriptions, self.configuration.prefix),
             topics=self.topics,
             meter=self.meter,
-        )
-
-    def _gauges(self, worker: Worker, intake: Intake) -> Gauges:
-        return Gauges(
-            states=tuple(LoopStateName),
-            loop_states=lambda: {(loop.tenant, loop.endpoint): loop.state for loop in worker.loops()},
-            kafka_member=lambda: {
-                "delivery": self.delivery_member.proven(),
-                "fanout": self.fanout_member.proven(),
-            },
-            assignments=lambda: {"delivery": self.delivery_member.epoch, "fanout": self.fanout_member.epoch},
-            queue_lag=lambda: {
-                (tenure.endpoint.tenant, tenure.endpoint.name): self.delivery_reader.behind(tenure.mailbox)
-                for tenure in intake.tenures.values()
-                if tenure.mailbox is not None
-            },
-            buffered_bytes=lambda: self.delivery_reader.bytes + self.fanout_reader.bytes,
         )
 
     def _starting_points(self) -> CommittedStart | OldestStart:

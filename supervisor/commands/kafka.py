@@ -12,9 +12,9 @@ from delivery.adapters.kafka_connection import KafkaConnection, forbid_topic_cre
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.ports import Unreachable
 from supervisor.configuration import Configuration
+from supervisor.connections import kafka_connection
 from supervisor.failure import Failed, Misused
 from supervisor.logs import quieten
-from supervisor.wiring import kafka_connection
 
 Result = TypeVar("Result")
 

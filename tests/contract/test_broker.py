@@ -16,8 +16,8 @@ from delivery.naming import fanout_transactional_id
 from delivery.ports import CommitRefused, DeadLetterTooLarge, DeadLetterUnwritable, Fenced
 from delivery.topics import TopicWanted
 from supervisor.configuration import Configuration, KafkaConnection
+from supervisor.connections import kafka_connection
 from supervisor.demo.embedded import EmbeddedBroker
-from supervisor.wiring import kafka_connection
 from tests.contract.broker_kit import Bed, outgoing, take
 
 EMBEDDED_CANNOT = {

@@ -1,0 +1,35 @@
+"""How the services are reached: settings in, connections out, which connect when they are used."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from delivery.adapters.kafka_connection import KafkaConnection
+from supervisor.configuration import Configuration
+
+
+def kafka_connection(configuration: Configuration) -> KafkaConnection:
+    """The clients' arguments. Raises OSError or ssl.SSLError when a TLS file cannot be used."""
+    kafka = configuration.kafka
+    options: dict[str, Any] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "security_protocol": str(kafka.security_protocol),
+        "client_id": "delivery",
+    }
+    if kafka.security_protocol.uses_sasl:
+        options["sasl_mechanism"] = str(kafka.sasl_mechanism)
+        options["sasl_plain_username"] = kafka.sasl_plain_username
+        options["sasl_plain_password"] = kafka.sasl_plain_password
+    if kafka.security_protocol.uses_tls:
+        context = ssl.create_default_context(cafile=kafka.ssl_cafile)
+        context.check_hostname = kafka.ssl_check_hostname
+        if kafka.ssl_certfile is not None:
+            context.load_cert_chain(kafka.ssl_certfile, kafka.ssl_keyfile, kafka.ssl_password)
+        options["ssl_context"] = context
+    return KafkaConnection(
+        options=options,
+        session_timeout_s=configuration.process.session_timeout_s,
+        max_poll_interval_s=configuration.process.max_poll_interval_s,
+        max_message_bytes=max(configuration.own_topics.max_message_bytes, 2 * 1_048_576),
+    )

@@ -1,0 +1,32 @@
+"""What Prometheus is told of a worker at each scrape, from its parts as they are then."""
+
+from __future__ import annotations
+
+from delivery.adapters.kafka_member import KafkaMember
+from delivery.adapters.kafka_reader import KafkaReader
+from delivery.adapters.prometheus_meter import Gauges
+from delivery.intake import Intake
+from supervisor.view import LoopStateName, WorkerView
+
+
+def gauges(
+    view: WorkerView,
+    intake: Intake,
+    delivery_member: KafkaMember,
+    fanout_member: KafkaMember,
+    delivery_reader: KafkaReader,
+    fanout_reader: KafkaReader,
+) -> Gauges:
+    """All of them, answered from memory."""
+    return Gauges(
+        states=tuple(LoopStateName),
+        loop_states=lambda: {(loop.tenant, loop.endpoint): loop.state for loop in view.loops()},
+        kafka_member=lambda: {"delivery": delivery_member.proven(), "fanout": fanout_member.proven()},
+        assignments=lambda: {"delivery": delivery_member.epoch, "fanout": fanout_member.epoch},
+        queue_lag=lambda: {
+            (tenure.endpoint.tenant, tenure.endpoint.name): delivery_reader.behind(tenure.mailbox)
+            for tenure in intake.tenures.values()
+            if tenure.mailbox is not None
+        },
+        buffered_bytes=lambda: delivery_reader.bytes + fanout_reader.bytes,
+    )
