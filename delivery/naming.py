@@ -13,6 +13,11 @@ def dead_letter_topic(prefix: str, tenant: str) -> str:
     return f"{prefix}.{tenant}.dead-letters"
 
 
+def control_topic(prefix: str) -> str:
+    """The operators' orders and what is noted about topics, compacted."""
+    return f"{prefix}.control"
+
+
 def delivery_group(prefix: str) -> str:
     """The consumer group that shares the queues among workers."""
     return f"{prefix}.delivery"

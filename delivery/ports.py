@@ -181,6 +181,10 @@ class LaneProducers(Protocol):
         ...
 
 
+class ControlUnwritable(Exception):
+    """Kafka did not take a record for the control topic (missing, not allowed, not reachable)."""
+
+
 class TokenRefused(Exception):
     """A later owner has drawn a token: what a former one writes no longer counts."""
 

@@ -205,16 +205,18 @@ class Settle:
             reason=reason,
             excerpt_bytes=endpoint.excerpt_bytes,
         )
-        await self._write(dead_letter(delivery, head, facts))
+        await write_dead_letter(self._dead_letters, dead_letter(delivery, head, facts))
         self._meter.dead_letter(endpoint, reason)
         self.complete(tenure, delivery)
 
-    async def _write(self, record: OutgoingRecord) -> None:
-        try:
-            await self._dead_letters.write(record)
-        except DeadLetterTooLarge:
-            limit = await self._dead_letters.limit_bytes(record.topic)
-            smaller = None if limit is None else shrink(record, limit)
-            if smaller is None:
-                raise
-            await self._dead_letters.write(smaller)
+
+async def write_dead_letter(dead_letters: DeadLetters, record: OutgoingRecord) -> None:
+    """Have Kafka acknowledge it, smaller if it must be. Raises DeadLetterUnwritable, DeadLetterTooLarge."""
+    try:
+        await dead_letters.write(record)
+    except DeadLetterTooLarge:
+        limit = await dead_letters.limit_bytes(record.topic)
+        smaller = None if limit is None else shrink(record, limit)
+        if smaller is None:
+            raise
+        await dead_letters.write(smaller)

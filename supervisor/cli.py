@@ -134,6 +134,88 @@ def status(as_json: bool) -> None:
     sys.exit(run_status(_configuration(), as_json=as_json))
 
 
+@cli.group()
+def endpoint() -> None:
+    """Give orders for one endpoint; all workers obey, now and after restarts."""
+
+
+def _order(kind: str, tenant: str, name: str, *, as_json: bool, **more: Any) -> None:
+    from delivery.policy.orders import OrderKind
+    from supervisor.commands.endpoint import Wish
+    from supervisor.commands.endpoint import main as run_order
+
+    wish = Wish(tenant=tenant, endpoint=name, kind=OrderKind(kind), as_json=as_json, **more)
+    sys.exit(run_order(_configuration(), wish))
+
+
+_tenant = click.argument("tenant")
+_name = click.argument("name", metavar="ENDPOINT")
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_json = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+@endpoint.command()
+@_tenant
+@_name
+@click.option("--reason", default="", help="Shown to others.")
+@_json
+def pause(tenant: str, name: str, reason: str, as_json: bool) -> None:
+    """Send nothing until it is resumed; events stay queued."""
+    _order("pause", tenant, name, as_json=as_json, detail=reason)
+
+
+@endpoint.command()
+@_tenant
+@_name
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["oldest", "latest"]),
+    help="Where a queue goes on that has lost its offset (halt reason offset_lost).",
+)
+@_json
+def resume(tenant: str, name: str, start: str | None, as_json: bool) -> None:
+    """Lift a pause, a disabling after 410, or the halt of a queue that has lost its offset."""
+    from delivery.policy.orders import ResumeFrom
+
+    _order("resume", tenant, name, as_json=as_json, resume_from=None if start is None else ResumeFrom(start))
+
+
+@endpoint.command()
+@_tenant
+@_name
+@click.option("--record", "everything", flag_value=False, default=False, help="The record in hand (the default).")
+@click.option("--all", "everything", flag_value=True, help="All that is queued by now.")
+@_yes
+@_json
+def cancel(tenant: str, name: str, everything: bool, yes: bool, as_json: bool) -> None:
+    """Make the record in hand, or all that is queued, dead letters (cancelled)."""
+    _order("cancel-all" if everything else "cancel-record", tenant, name, as_json=as_json, yes=yes)
+
+
+@endpoint.command()
+@_tenant
+@_name
+@_yes
+@_json
+def drain(tenant: str, name: str, yes: bool, as_json: bool) -> None:
+    """Make all that is queued by now dead letters (drained), without a request."""
+    _order("drain", tenant, name, as_json=as_json, yes=yes)
+
+
+@endpoint.command()
+@_tenant
+@_name
+@_yes
+@_json
+def drop(tenant: str, name: str, yes: bool, as_json: bool) -> None:
+    """Dead-letter what waits for an endpoint that is configured no more, and delete its queue."""
+    from supervisor.commands.drop import Wish
+    from supervisor.commands.drop import main as run_drop
+
+    sys.exit(run_drop(_configuration(), Wish(tenant=tenant, endpoint=name, yes=yes, as_json=as_json)))
+
+
 def main() -> None:
     """The entry point of `delivery`."""
     cli(prog_name="delivery")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from delivery.naming import dead_letter_topic, queue_topic
+from delivery.naming import control_topic, dead_letter_topic, queue_topic
 from delivery.topics import TopicFound, TopicWanted
 from supervisor.configuration import Configuration
 
@@ -21,7 +21,7 @@ _FOR_EVER: Final = -1
 
 
 def wanted(configuration: Configuration) -> list[TopicWanted]:
-    """A queue for each endpoint, also for those that are not enabled (they queue), and each tenant's dead letters."""
+    """A queue for each endpoint, also for those that are not enabled (they queue), dead letters, and orders."""
     own = configuration.own_topics
 
     def topic(name: str, retention_s: float) -> TopicWanted:
@@ -42,7 +42,18 @@ def wanted(configuration: Configuration) -> list[TopicWanted]:
     return [
         *(topic(name, own.queue_retention_s) for name in queues),
         *(topic(dead_letter_topic(prefix, tenant), own.dead_letter_retention_s) for tenant in tenants),
+        wanted_control(configuration),
     ]
+
+
+def wanted_control(configuration: Configuration) -> TopicWanted:
+    """Where orders and notes stand: the newest of each key for ever. They are a few hundred bytes each."""
+    own = configuration.own_topics
+    return TopicWanted(
+        name=control_topic(configuration.prefix),
+        replication_factor=own.replication_factor,
+        configs={_CLEANUP: "compact", _MIN_ISR: str(own.min_isr)},
+    )
 
 
 def misconfigured(found: TopicFound) -> str | None:
@@ -67,7 +78,7 @@ def faults(found: TopicFound, wanted: TopicWanted) -> list[str]:
         said.append(f"{_CLEANUP} is {policy} instead of {wanted.configs[_CLEANUP]}")
     if found.replication_factor < wanted.replication_factor:
         said.append(f"replication factor is {found.replication_factor}, less than {wanted.replication_factor}")
-    for name in (_RETENTION, _LARGEST, _MIN_ISR):
+    for name in (name for name in (_RETENTION, _LARGEST, _MIN_ISR) if name in wanted.configs):
         is_now, at_least = _number(found, name), int(wanted.configs[name])
         if is_now is not None and is_now < at_least and not (name == _RETENTION and is_now == _FOR_EVER):
             said.append(f"{name} is {is_now}, less than {at_least}")

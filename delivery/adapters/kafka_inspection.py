@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
 from delivery.adapters.kafka_connection import KafkaConnection
-from delivery.model import Partition
+from delivery.model import Partition, Record
 from delivery.ports import Unreachable
 
 ANSWER_S: Final = 15.0
@@ -93,6 +94,47 @@ async def _count_some(
         if await consumer.position(TopicPartition(*partition)) >= ranges[partition][1]:
             consumer.pause(TopicPartition(*partition))
             left.discard(partition)
+
+
+async def first_record(connection: KafkaConnection, partition: Partition, offset: int) -> Record | None:
+    """The first record from the offset on; None when there is none within a moment. Raises Unreachable."""
+    async with _open(connection.reader(), "stop") as consumer, _answering():
+        consumer.assign([TopicPartition(*partition)])
+        consumer.seek(TopicPartition(*partition), offset)
+        found = await consumer.getmany(timeout_ms=int(COUNT_S * 1000), max_records=1)
+        return next((batch[0] for batch in found.values() if batch), None)
+
+
+async def records(
+    connection: KafkaConnection, partition: Partition, first: int, below: int
+) -> AsyncIterator[Sequence[Record]]:
+    """The records from the first to before the second offset, in batches. Raises Unreachable when they stop coming."""
+    place = TopicPartition(*partition)
+    async with _open(connection.reader(), "stop") as consumer:
+        consumer.assign([place])
+        consumer.seek(place, first)
+        while True:
+            async with _answering():
+                batch: Sequence[Record] = ()
+                while not batch and await consumer.position(place) < below:
+                    batch = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, ())
+            wanted = [record for record in batch if record.offset < below]
+            if not wanted:
+                return
+            yield wanted
+
+
+async def holders(connection: KafkaConnection, group: str, topic: str) -> list[str]:
+    """The hosts of the group's members that subscribe to the topic. Raises Unreachable."""
+    async with _open(connection.admin(), "close") as admin, _answering():
+        found = []
+        for answer in await admin.describe_consumer_groups([group]):
+            for described in answer.to_object()["groups"]:
+                for member in described["members"]:
+                    metadata = member["member_metadata"]
+                    if metadata and topic in ConsumerProtocolMemberMetadata.decode(metadata).subscription:
+                        found.append(str(member["client_host"]).lstrip("/"))
+        return found
 
 
 @contextlib.asynccontextmanager

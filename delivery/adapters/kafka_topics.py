@@ -118,6 +118,13 @@ class KafkaTopics:
             if entry[1] not in (0, TOPIC_ALREADY_EXISTS)
         }
 
+    async def delete(self, names: Collection[str]) -> None:
+        """Delete topics, for good. Raises Unreachable, also when Kafka refuses."""
+        answer = await _answered(self._admin().delete_topics(list(names)))
+        for entry in answer.topic_error_codes:
+            if entry[1]:
+                raise Unreachable(f"topic {entry[0]} cannot be deleted: {for_code(entry[1]).__name__}")
+
     async def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int | None]:
         """The group's committed offsets; None where there is none."""
         if not partitions:

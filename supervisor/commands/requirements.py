@@ -54,6 +54,13 @@ def acls(configuration: Configuration) -> list[Acl]:
             prefixed=True,
             why="only to create our topics: check --create-topics, DELIVERY_OWN_TOPICS__CREATE",
         ),
+        Acl(
+            operations="Delete",
+            resource="topic",
+            name=f"{prefix}.",
+            prefixed=True,
+            why="only for delivery endpoint drop",
+        ),
         Acl(operations="Write", resource="topic", name="(source topics)", why="only for delivery send"),
         Acl(operations="DescribeConfigs", resource="cluster", name="kafka-cluster", why="only for delivery check"),
     ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from delivery.adapters.kafka_connection import KafkaConnection
@@ -20,6 +21,10 @@ from delivery.mailbox import Mailbox
 from delivery.model import Headers, OutgoingRecord, Partition, Record
 from delivery.naming import fanout_group
 from delivery.topics import TopicWanted
+from supervisor.configuration import Configuration
+from supervisor.configuration import KafkaConnection as KafkaServers
+from supervisor.connections import kafka_connection
+from supervisor.demo.embedded import EmbeddedBroker
 from supervisor.sweep import SystemClock
 from supervisor.topics import TopicsClient
 
@@ -146,6 +151,29 @@ class Bed:
     async def committed_by_fanout(self, partition: Partition) -> int | None:
         """What the fan-out group has committed."""
         return (await self.admin.committed(fanout_group(self.prefix), [partition]))[partition]
+
+
+BROKERS = ["embedded", pytest.param("kafka", marks=pytest.mark.real)]
+
+
+@asynccontextmanager
+async def bed_on(request: pytest.FixtureRequest, embedded_cannot: Mapping[str, str]) -> AsyncIterator[Bed]:
+    """For a fixture with the parameters `BROKERS`; skips on the embedded broker what that cannot do."""
+    name = getattr(request.node, "originalname", "")
+    if request.param == "embedded":
+        if name in embedded_cannot:
+            pytest.skip(f"the embedded broker cannot {embedded_cannot[name]}")
+        embedded = EmbeddedBroker()
+        try:
+            async with Bed(embedded.broker.connection, embedded.topics).running() as made:
+                yield made
+        finally:
+            embedded.close()
+        return
+    bootstrap = request.getfixturevalue("kafka_bootstrap")
+    connection = kafka_connection(Configuration(kafka=KafkaServers(bootstrap_servers=bootstrap)))
+    async with Bed(connection, None).running() as made:
+        yield made
 
 
 def outgoing(partition: Partition, value: bytes, headers: Headers = ()) -> OutgoingRecord:

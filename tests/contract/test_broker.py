@@ -15,10 +15,7 @@ from delivery.model import OutgoingRecord
 from delivery.naming import fanout_transactional_id
 from delivery.ports import CommitRefused, DeadLetterTooLarge, DeadLetterUnwritable, Fenced
 from delivery.topics import TopicWanted
-from supervisor.configuration import Configuration, KafkaConnection
-from supervisor.connections import kafka_connection
-from supervisor.demo.embedded import EmbeddedBroker
-from tests.contract.broker_kit import Bed, outgoing, take
+from tests.contract.broker_kit import BROKERS, Bed, bed_on, outgoing, take
 
 EMBEDDED_CANNOT = {
     "test_source_offsets_are_committed_with_the_records": "give back offsets that a transaction committed",
@@ -31,22 +28,9 @@ EMBEDDED_CANNOT = {
 }
 
 
-@pytest_asyncio.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.real)])
+@pytest_asyncio.fixture(params=BROKERS)
 async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
-    name = getattr(request.node, "originalname", "")
-    if request.param == "embedded":
-        if name in EMBEDDED_CANNOT:
-            pytest.skip(f"the embedded broker cannot {EMBEDDED_CANNOT[name]}")
-        embedded = EmbeddedBroker()
-        try:
-            async with Bed(embedded.broker.connection, embedded.topics).running() as made:
-                yield made
-        finally:
-            embedded.close()
-        return
-    bootstrap = request.getfixturevalue("kafka_bootstrap")
-    connection = kafka_connection(Configuration(kafka=KafkaConnection(bootstrap_servers=bootstrap)))
-    async with Bed(connection, None).running() as made:
+    async with bed_on(request, EMBEDDED_CANNOT) as made:
         yield made
 
 

@@ -13,9 +13,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from delivery.model import Endpoint
 from supervisor.cli import Commands, cli
+from supervisor.commands.drop import leftover
 from supervisor.commands.run import environment_of, listen_of
-from supervisor.configuration import HttpListen
+from supervisor.configuration import Configuration, HttpListen, KafkaConnection
 from supervisor.failure import Failed, Misused
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +28,7 @@ RIGHT = {
     "DELIVERY_TENANTS__ACME__ENDPOINTS__BILLING__TOPICS": "orders",
     "DELIVERY_TENANTS__ACME__ENDPOINTS__BILLING__SIGNING": "none",
 }
+PAUSE = ("endpoint", "pause", "acme", "billing")
 SEND = ("send", "acme", "--topic", "orders", "--type", "order.paid", "--data")
 
 
@@ -65,13 +68,18 @@ def failing(error: Exception) -> Result:
 def test_help_lists_the_commands_without_any_settings() -> None:
     ended = invoked("--help")
     assert ended.exit_code == 0
-    for command in ("run", "demo", "check", "send", "status"):
+    for command in ("run", "demo", "check", "send", "status", "endpoint"):
         assert f"\n  {command} " in ended.output
 
 
 @pytest.mark.parametrize("command", ["run", "demo", "check", "send", "status"])
 def test_each_command_has_help_without_any_settings(command: str) -> None:
     assert invoked(command, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("order", ["pause", "resume", "cancel", "drain", "drop"])
+def test_each_order_has_help_without_any_settings(order: str) -> None:
+    assert invoked("endpoint", order, "--help").exit_code == 0
 
 
 def test_the_version_is_one_line() -> None:
@@ -95,7 +103,7 @@ def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
     assert invoked(*arguments, settings=RIGHT).exit_code == 2
 
 
-@pytest.mark.parametrize("command", [("run",), ("check",), ("status",), (*SEND, "{}")])
+@pytest.mark.parametrize("command", [("run",), ("check",), ("status",), (*SEND, "{}"), PAUSE])
 def test_wrong_settings_end_with_2_and_one_line_each_without_traceback_or_secret(command: tuple[str, ...]) -> None:
     wrong = {
         **RIGHT,
@@ -113,7 +121,19 @@ def test_wrong_settings_end_with_2_and_one_line_each_without_traceback_or_secret
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("command", [("check",), ("status",), (*SEND, "{}")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check",),
+        ("status",),
+        (*SEND, "{}"),
+        PAUSE,
+        ("endpoint", "resume", "acme", "billing"),
+        ("endpoint", "cancel", "acme", "billing"),
+        ("endpoint", "drain", "acme", "billing"),
+        ("endpoint", "drop", "acme", "old", "--yes"),
+    ],
+)
 def test_kafka_away_ends_with_1_and_one_line_that_names_the_setting(command: tuple[str, ...]) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -159,6 +179,40 @@ def test_an_event_must_be_of_a_configured_tenant_and_its_id_must_be_one() -> Non
     assert ended.exit_code == 2
     assert [line.split(":")[0] for line in ended.output.splitlines()] == ["TENANT", "--id"]
     assert "acme" in ended.output
+
+
+@pytest.mark.parametrize("order", ["pause", "resume", "cancel", "drain"])
+@pytest.mark.parametrize(("names", "known"), [(("zoo", "billing"), "acme"), (("acme", "biling"), "billing")])
+def test_an_order_for_a_wrong_name_says_which_there_are(order: str, names: tuple[str, str], known: str) -> None:
+    ended = invoked("endpoint", order, *names, settings=RIGHT)
+    assert ended.exit_code == 2
+    assert ended.output.startswith(("TENANT: ", "ENDPOINT: "))
+    assert f"({known})" in ended.output
+
+
+def test_an_endpoint_that_is_configured_is_not_dropped() -> None:
+    ended = invoked("endpoint", "drop", "acme", "billing", "--yes", settings=RIGHT)
+    assert ended.exit_code == 2
+    assert "acme/billing is configured" in ended.output
+
+
+@pytest.mark.parametrize("arguments", [("resume", "--from", "middle"), ("cancel", "--everything"), ("stop",)])
+def test_an_order_that_there_is_not_ends_with_2(arguments: tuple[str, ...]) -> None:
+    assert invoked("endpoint", *arguments, "acme", "billing", settings=RIGHT).exit_code == 2
+
+
+def test_only_queues_of_endpoints_that_are_configured_no_more_are_left_over() -> None:
+    topics = frozenset(
+        {
+            "p.acme.billing.queue", "p.acme.old.queue", "p.zoo.crm.queue", "p.acme.dead-letters", "p.control",
+            "p.q.acme.billing.queue", "q.acme.old.queue", "orders", "p.queue", "p.x.queue",
+        }
+    )  # fmt: skip
+    billing = Endpoint(tenant="acme", name="billing", url="https://example.com/", topics=frozenset({"orders"}))
+    configuration = Configuration(
+        kafka=KafkaConnection(bootstrap_servers="k:9092"), prefix="p", endpoints=(billing,), tenants=("acme",)
+    )
+    assert leftover(configuration, topics) == ["acme/old", "zoo/crm"]
 
 
 def test_processes_listen_on_one_port_after_the_other() -> None:

@@ -46,7 +46,7 @@ def found(*, partitions: int = 1, replication_factor: int = 3, **configs: str) -
     )
 
 
-def test_each_endpoint_has_a_queue_and_each_tenant_its_dead_letters() -> None:
+def test_each_endpoint_has_a_queue_and_each_tenant_its_dead_letters_and_orders_have_one_topic() -> None:
     configuration = Configuration(
         kafka=KafkaConnection(bootstrap_servers="k:9092"),
         prefix="p.q",
@@ -59,6 +59,7 @@ def test_each_endpoint_has_a_queue_and_each_tenant_its_dead_letters() -> None:
         "p.q.zoo.a.queue",
         "p.q.acme.dead-letters",
         "p.q.zoo.dead-letters",
+        "p.q.control",
     ]
 
 
@@ -69,9 +70,9 @@ def test_the_settings_decide_how_topics_are_made() -> None:
     configuration = Configuration(
         kafka=KafkaConnection(bootstrap_servers="k:9092"), endpoints=(endpoint("acme", "a"),), own_topics=own
     )
-    queue, dead_letters = wanted(configuration)
-    assert queue.partitions == dead_letters.partitions == 1
-    assert queue.replication_factor == dead_letters.replication_factor == 5
+    queue, dead_letters, control = wanted(configuration)
+    assert queue.partitions == dead_letters.partitions == control.partitions == 1
+    assert queue.replication_factor == dead_letters.replication_factor == control.replication_factor == 5
     assert queue.configs == {
         "cleanup.policy": "delete",
         "retention.ms": "60000",
@@ -79,11 +80,23 @@ def test_the_settings_decide_how_topics_are_made() -> None:
         "min.insync.replicas": "3",
     }
     assert dead_letters.configs == {**queue.configs, "retention.ms": "120000"}
+    assert control.configs == {"cleanup.policy": "compact", "min.insync.replicas": "3"}
 
 
 def test_a_topic_as_wanted_has_no_fault() -> None:
     assert faults(FOUND, QUEUE) == []
     assert misconfigured(FOUND) is None
+
+
+def test_a_control_topic_that_forgets_orders_is_a_fault() -> None:
+    control = TopicWanted(name="webhooks.control", replication_factor=3, configs={"cleanup.policy": "compact"})
+    made = TopicFound(
+        name=control.name,
+        partitions=1,
+        replication_factor=3,
+        configs={"cleanup.policy": "delete", "retention.ms": "1", "max.message.bytes": "1"},
+    )
+    assert faults(made, control) == ["cleanup.policy is delete instead of compact"]
 
 
 def test_a_topic_that_is_more_than_wanted_has_no_fault() -> None:
