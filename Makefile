@@ -59,13 +59,14 @@ test-long: export TEST_SIZE := long
 test-long: $(STAMP) ## the same in the sizes of a release check
 	$(call run-real,real or long)
 
-lint: $(STAMP) ## ruff, mypy, import contracts, sizes
+lint: $(STAMP) ## ruff, mypy, import contracts, sizes, what is under deploy/
 	@status=0; \
 	$(BIN)/ruff check . || status=1; \
 	$(BIN)/ruff format --check . || status=1; \
 	$(BIN)/mypy || status=1; \
 	$(BIN)/lint-imports || status=1; \
 	$(BIN)/python tools/check_sizes.py || status=1; \
+	$(BIN)/python tools/check_deploy.py || status=1; \
 	exit $$status
 
 format: $(STAMP) ## let ruff put the code in order

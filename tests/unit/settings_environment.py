@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 from delivery.model import Endpoint
 from supervisor.settings import SettingsInvalid, load
+from supervisor.settings.environment import Environment
+from supervisor.settings.names import DELIMITER, PREFIX
+from supervisor.settings.schema import Group, Leaf, Named, Node, group_of
 
 KEY = bytes(range(24))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
@@ -38,3 +41,21 @@ def only_endpoint(environ: Mapping[str, str]) -> Endpoint:
     """The one endpoint of an environment."""
     (endpoint,) = load(environ).endpoints
     return endpoint
+
+
+def is_setting(variable: str) -> bool:
+    """Whether a variable under the prefix is one, or the beginning of some (`DELIVERY_OWN_TOPICS__…`)."""
+    return _leads_somewhere(group_of(Environment), variable.removeprefix(PREFIX).split(DELIMITER))
+
+
+def _leads_somewhere(node: Node, parts: list[str]) -> bool:
+    if not parts:
+        return True
+    match node:
+        case Named():
+            return _leads_somewhere(node.child, parts[1:])
+        case Group():
+            found = node.find(parts[0].lower())
+            return found is not None and (not parts[1:] if found[2] else _leads_somewhere(found[1], parts[1:]))
+        case Leaf():
+            return False

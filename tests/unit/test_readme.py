@@ -17,13 +17,12 @@ from delivery.policy.backoff import wait_s
 from delivery.policy.classify import REJECTED
 from delivery.policy.request import signature
 from supervisor.cli import cli
-from supervisor.settings.environment import Environment
 from supervisor.settings.names import DELIMITER, PREFIX
 from supervisor.settings.options import EndpointOptions, QuotaOptions
-from supervisor.settings.schema import Group, Leaf, Named, Node, group_of
+from supervisor.settings.schema import Group, group_of
 from supervisor.settings.table import table
 from supervisor.view import LoopStateName
-from tests.unit.settings_environment import KEY, SECRET
+from tests.unit.settings_environment import KEY, SECRET, is_setting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
@@ -142,29 +141,15 @@ def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
 @every_page
 def test_every_setting_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text()
-    root = group_of(Environment)
     variables = {name.rstrip("_") for name in re.findall(rf"\b{PREFIX}[A-Z0-9_]+", text)}
     # Two that Kubernetes sets, and a family of topics' settings that is named as a whole.
     variables -= {f"{PREFIX}SERVICE", f"{PREFIX}PORT", f"{PREFIX}OWN_TOPICS"}
-    assert {name for name in variables if not _is_setting(root, name.removeprefix(PREFIX).split(DELIMITER))} == set()
+    assert {name for name in variables if not is_setting(name)} == set()
     options = set(_options(group_of(EndpointOptions))) | {f"QUOTA__{name}" for name in _options(group_of(QuotaOptions))}
     words = {word.partition("=")[0] for word in re.findall(r"`([A-Z][A-Z0-9_]+(?:=[^`]*)?)`", text)}
     others = {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "PLAIN", "POST", "BILLING", "BROKEN", "OWN_TOPICS"}
     named = {word for word in words if not word.startswith(PREFIX)} - others
     assert {word for word in named if word not in options | {"BROADCAST_TOPICS"}} == set()
-
-
-def _is_setting(node: Node, parts: list[str]) -> bool:
-    if not parts:
-        return True
-    match node:
-        case Named():
-            return _is_setting(node.child, parts[1:])
-        case Group():
-            found = node.find(parts[0].lower())
-            return found is not None and (not parts[1:] if found[2] else _is_setting(found[1], parts[1:]))
-        case Leaf():
-            return False
 
 
 def _options(group: Group) -> Iterator[str]:
