@@ -126,6 +126,7 @@ class Configuration:
     """Everything that the environment says, checked.
 
     `tenants` are all that were named, those without an endpoint too. `warnings` are for the log at start.
+    Without `redis_url` one worker is all there is (the demo): the settings require it.
     """
 
     kafka: KafkaConnection

@@ -6,6 +6,7 @@ import ssl
 from typing import Any
 
 from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.adapters.redis_connection import RedisConnection
 from supervisor.configuration import Configuration
 
 
@@ -33,3 +34,10 @@ def kafka_connection(configuration: Configuration) -> KafkaConnection:
         max_poll_interval_s=configuration.process.max_poll_interval_s,
         max_message_bytes=max(configuration.own_topics.max_message_bytes, 2 * 1_048_576),
     )
+
+
+def redis_connection(configuration: Configuration) -> RedisConnection | None:
+    """None when no Redis is configured."""
+    if configuration.redis_url is None:
+        return None
+    return RedisConnection(configuration.redis_url, f"{configuration.prefix}:probe")

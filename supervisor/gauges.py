@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from delivery.adapters.kafka_member import KafkaMember
 from delivery.adapters.kafka_reader import KafkaReader
 from delivery.adapters.prometheus_meter import Gauges
@@ -12,12 +14,12 @@ from supervisor.view import LoopStateName, WorkerView
 def gauges(
     view: WorkerView,
     intake: Intake,
-    delivery_member: KafkaMember,
-    fanout_member: KafkaMember,
-    delivery_reader: KafkaReader,
-    fanout_reader: KafkaReader,
+    members: tuple[KafkaMember, KafkaMember],
+    readers: tuple[KafkaReader, KafkaReader],
+    redis_up: Callable[[], bool] | None,
 ) -> Gauges:
-    """All of them, answered from memory."""
+    """All of them, answered from memory. Members and readers: those of delivery, then those of fan-out."""
+    (delivery_member, fanout_member), (delivery_reader, fanout_reader) = members, readers
     return Gauges(
         states=tuple(LoopStateName),
         loop_states=lambda: {(loop.tenant, loop.endpoint): loop.state for loop in view.loops()},
@@ -28,5 +30,6 @@ def gauges(
             for tenure in intake.tenures.values()
             if tenure.mailbox is not None
         },
+        redis_up=redis_up,
         buffered_bytes=lambda: delivery_reader.bytes + fanout_reader.bytes,
     )

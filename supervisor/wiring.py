@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -17,6 +18,8 @@ from delivery.adapters.kafka_reader import KafkaReader
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.adapters.memory_ledger import MemoryLedger
 from delivery.adapters.prometheus_meter import PrometheusMeter
+from delivery.adapters.redis_ledger import RedisLedger
+from delivery.fallback_ledger import FallbackLedger
 from delivery.fanout import Fanout
 from delivery.intake import Intake
 from delivery.loop import DeliveryLoop, Surroundings
@@ -25,10 +28,11 @@ from delivery.naming import delivery_group, fanout_group, queue_topic
 from delivery.policy.fan_out import FanoutPlan
 from delivery.policy.request import RequestMaker
 from delivery.policy.subscribe import Subscriptions
+from delivery.ports import Ledger
 from delivery.settle import CommitPump, Settle
 from delivery.starting_points import CommittedStart, OldestStart
 from supervisor.configuration import Configuration, Start
-from supervisor.connections import kafka_connection
+from supervisor.connections import kafka_connection, redis_connection
 from supervisor.gauges import gauges
 from supervisor.keys import FileKeys
 from supervisor.own_topics import wanted
@@ -70,6 +74,8 @@ class _Building:
         self.broker = broker
         self.connection = broker.connection
         self.clock = SystemClock()
+        # What tells this life of this process from every other worker, and from its own earlier ones.
+        self.worker_id = uuid.uuid4().hex
         self.meter = PrometheusMeter()
         self.queues = {
             queue_topic(configuration.prefix, endpoint.tenant, endpoint.name): endpoint
@@ -88,8 +94,22 @@ class _Building:
             clock=self.clock,
             on_change=self.subscribe,
         )
+        self._build_ledger()
         self._build_kafka()
         self._build_loops()
+
+    def _build_ledger(self) -> None:
+        prefix = self.configuration.prefix
+        own = MemoryLedger(self.clock.monotonic)
+        self.ledger: Ledger = own
+        self.redis = redis_connection(self.configuration)
+        self.shared_services: dict[str, Any] = {}
+        self.forever: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
+        if self.redis is not None:
+            shared = RedisLedger(self.redis, prefix, self.worker_id, self.clock)
+            fallback = FallbackLedger(shared, own)
+            self.shared_services["Redis"] = self.redis
+            self.ledger, self.forever["ledger"] = fallback, fallback.run
 
     def _build_kafka(self) -> None:
         configuration = self.configuration
@@ -104,7 +124,6 @@ class _Building:
     def _build_loops(self) -> None:
         configuration = self.configuration
         self.transport = AiohttpTransport()
-        self.ledger = MemoryLedger(self.clock.monotonic)
         self.surroundings = Surroundings(
             member=self.delivery_member,
             sender=HttpSender(self.transport, self.clock),
@@ -161,6 +180,7 @@ class _Building:
     def worker(self) -> Worker:
         """Everything put together."""
         services: Mapping[str, Any] = {
+            **self.shared_services,
             "topics": self.kafka_topics,
             "dead letters": self.dead_letters,
             "delivery reader": self.delivery_reader,
@@ -174,6 +194,7 @@ class _Building:
             metrics=self.meter,
             services=services,
             forever={
+                **self.forever,
                 "topics": self.topics.run,
                 "delivery member": self.delivery_member.run,
                 "fan-out member": self.fanout_member.run,
@@ -193,12 +214,17 @@ class _Building:
             pump=self.pump,
             sweep=self.sweep,
             clock=self.clock,
-            shares=lambda: False,
+            shares=self._redis_up,
         )
-        self.meter.watch(
-            gauges(worker, intake, self.delivery_member, self.fanout_member, self.delivery_reader, self.fanout_reader)
-        )
+        self._watch(worker, intake)
         return worker
+
+    def _watch(self, worker: Worker, intake: Intake) -> None:
+        members, readers = (self.delivery_member, self.fanout_member), (self.delivery_reader, self.fanout_reader)
+        self.meter.watch(gauges(worker, intake, members, readers, None if self.redis is None else self._redis_up))
+
+    def _redis_up(self) -> bool:
+        return self.redis is not None and self.redis.up
 
     def _intake(self) -> Intake:
         return Intake(

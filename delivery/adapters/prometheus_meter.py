@@ -42,12 +42,14 @@ class Gauges:
     """What is asked at each scrape, on the event loop, and has to be answered from memory.
 
     `loop_states` names one of `states` for each endpoint that this worker knows, `kafka_member` says for each group
-    whether the membership is proven, `assignments` how many it has got, `queue_lag` counts the records that wait.
+    whether the membership is proven, `assignments` how many it has got, `redis_up` is None where there is no Redis,
+    `queue_lag` counts the records that wait.
     """
 
     states: tuple[str, ...]
     loop_states: Callable[[], Mapping[Name, str]]
     kafka_member: Callable[[], Mapping[str, bool]]
+    redis_up: Callable[[], bool] | None
     assignments: Callable[[], Mapping[str, int]]
     queue_lag: Callable[[], Mapping[Name, int]]
     buffered_bytes: Callable[[], int]
@@ -230,6 +232,9 @@ def _asked(gauges: Gauges | None) -> list[Metric]:
     member = GaugeMetricFamily("delivery_kafka_member", "1 while the membership is proven", labels=["group"])
     for group, proven in gauges.kafka_member().items():
         member.add_metric([group], float(proven))
+    redis = GaugeMetricFamily("delivery_redis_up", "1 while Redis answers and takes writes")
+    if gauges.redis_up is not None:
+        redis.add_metric([], float(gauges.redis_up()))
     rebalances = CounterMetricFamily("delivery_rebalances", "Assignments that this worker got", labels=["group"])
     for group, count in gauges.assignments().items():
         rebalances.add_metric([group], count)
@@ -238,4 +243,4 @@ def _asked(gauges: Gauges | None) -> list[Metric]:
         lag.add_metric(name, count)
     buffered = GaugeMetricFamily("delivery_buffered_bytes", "Size of the records read ahead")
     buffered.add_metric([], gauges.buffered_bytes())
-    return [states, member, rebalances, lag, buffered]
+    return [states, member, redis, rebalances, lag, buffered]

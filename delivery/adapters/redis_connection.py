@@ -88,7 +88,7 @@ class RedisConnection:
         """Look whether Redis is there; no fault when it is not."""
         self._stopped = False
         with contextlib.suppress(LedgerAway):
-            await self.run([self._probe()])
+            await self.probe()
 
     async def stop(self) -> None:
         """Close; may be called again and again."""
@@ -103,6 +103,10 @@ class RedisConnection:
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(self._limit_s):
                 await self._client.connection_pool.disconnect(inuse_connections=not idle)
+
+    async def probe(self) -> None:
+        """Look whether Redis answers and takes writes. Raises LedgerAway."""
+        await self.run([self._probe()])
 
     async def call(self, calls: Sequence[Call]) -> list[Any]:
         """Run scripts in one pipeline; returns what each gave. Raises LedgerAway.

@@ -12,12 +12,15 @@ from rich.table import Table
 
 from delivery.adapters.kafka_inspection import cluster
 from delivery.adapters.kafka_topics import KafkaTopics
+from delivery.adapters.redis_inspection import server
+from delivery.ports import LedgerAway
 from delivery.topics import TopicFound, TopicWanted
-from supervisor.commands.findings import Finding, Result, Seen, findings
+from supervisor.commands.findings import Finding, RedisSeen, Result, Seen, findings
 from supervisor.commands.kafka import connection_of, run, topics_of
 from supervisor.commands.requirements import acls, partitions_text, sources
 from supervisor.commands.tables import show
 from supervisor.configuration import Configuration
+from supervisor.connections import redis_connection
 from supervisor.own_topics import creation_fault, wanted
 
 OFFSETS_RETENTION: Final = "offsets.retention.minutes"
@@ -55,7 +58,21 @@ async def _look(configuration: Configuration, own: Collection[TopicWanted], *, c
         refused=refused,
         offsets_retention_min={node: _minutes(configs.get(OFFSETS_RETENTION)) for node, configs in brokers.items()},
         brokers=len(brokers),
+        redis=await _redis(configuration),
     )
+
+
+async def _redis(configuration: Configuration) -> RedisSeen:
+    connection = redis_connection(configuration)
+    if connection is None:
+        return RedisSeen(fault="required")
+    try:
+        found = await server(connection)
+    except LedgerAway as error:
+        return RedisSeen(fault=f"does not answer, or takes no writes ({error})")
+    finally:
+        await connection.stop()
+    return RedisSeen(version=found.version, eviction=found.eviction)
 
 
 async def _create(topics: KafkaTopics, missing: Collection[TopicWanted]) -> dict[str, str]:

@@ -35,8 +35,17 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RedisSeen:
+    """What Redis said of itself; `fault` when it did not answer, or takes no writes."""
+
+    version: str = ""
+    eviction: str = ""
+    fault: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What Kafka said. `refused` has the reason for each topic that could not be created."""
+    """What Kafka and Redis said. `refused` has the reason for each topic that could not be created."""
 
     names: frozenset[str]
     found: Mapping[str, TopicFound]
@@ -44,6 +53,7 @@ class Seen:
     refused: Mapping[str, str]
     offsets_retention_min: Mapping[int, int | None]
     brokers: int
+    redis: RedisSeen
 
 
 def findings(configuration: Configuration, own: Collection[TopicWanted], seen: Seen) -> list[Finding]:
@@ -56,6 +66,7 @@ def findings(configuration: Configuration, own: Collection[TopicWanted], seen: S
             result=Result.FINE,
             detail=f"{seen.brokers} broker(s) at {configuration.kafka.bootstrap_servers}",
         ),
+        _redis(seen.redis),
         *_sources(configuration, seen),
         *(_own(topic, seen) for topic in own),
         *_retention(configuration, seen),
@@ -74,6 +85,19 @@ def _settings(configuration: Configuration) -> Iterator[Finding]:
             detail=f"DELIVERY_OWN_TOPICS__MIN_ISR: {own.min_isr} is more than "
             f"DELIVERY_OWN_TOPICS__REPLICATION_FACTOR, {own.replication_factor}: nothing could be written",
         )
+
+
+def _redis(seen: RedisSeen) -> Finding:
+    if seen.fault is not None:
+        return Finding(what="Redis", result=Result.WRONG, detail=f"DELIVERY_REDIS__URL: {seen.fault}")
+    if seen.eviction and seen.eviction != "noeviction" and not seen.eviction.startswith("volatile-"):
+        return Finding(
+            what="Redis",
+            result=Result.WARNING,
+            detail=f"{seen.version}, maxmemory-policy {seen.eviction}: with its memory full it forgets how endpoints "
+            "stand, and broken ones get a burst more; set noeviction",
+        )
+    return Finding(what="Redis", result=Result.FINE, detail=seen.version)
 
 
 def _sources(configuration: Configuration, seen: Seen) -> Iterator[Finding]:

@@ -52,8 +52,8 @@ class KafkaOptions(Options):
 class RedisOptions(Options):
     """Where what the workers share is kept."""
 
-    url: Annotated[str | None, Reads(parse=texts.redis_url, secret=True, optional=True)] = unset(
-        "`redis://[user:password@]host:6379/0` or `rediss://…`; not used by this version"
+    url: Annotated[str | None, Reads(parse=texts.redis_url, secret=True)] = unset(
+        "`redis://[user:password@]host:6379/0`, or `rediss://…` over TLS"
     )
 
 

@@ -13,6 +13,7 @@ from supervisor.settings.files import TlsFiles
 from supervisor.settings.process import (
     check_kafka,
     check_process,
+    check_redis,
     http_of,
     kafka_of,
     limits_of,
@@ -29,6 +30,7 @@ def freeze(environment: Environment, reading: Reading) -> Configuration | None:
     prefix = environment.topic_prefix or _PREFIX
     tls = TlsFiles()
     check_kafka(environment, reading, tls)
+    check_redis(environment, reading)
     chosen = list(chosen_endpoints(environment, reading))
     checks = EndpointChecks(reading=reading, prefix=prefix, own_topics=own_topics_of(environment), tls=tls)
     for one in chosen:
@@ -70,8 +72,6 @@ def _check_presence(chosen: list[Chosen], reading: Reading) -> None:
 
 
 def _warn(environment: Environment, endpoints: tuple[Endpoint, ...], reading: Reading) -> None:
-    if environment.redis.url is not None:
-        reading.warnings.append(f"{reading.place(('redis', 'url'))}: not used by this version")
     subscribed = frozenset[str]().union(*(endpoint.topics for endpoint in endpoints))
     if unknown := sorted(frozenset(environment.broadcast_topics or ()) - subscribed):
         reading.warnings.append(

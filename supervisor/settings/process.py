@@ -76,6 +76,12 @@ def check_kafka(environment: Environment, reading: Reading, tls: TlsFiles) -> No
     _check_kafka_files(kafka, reading, tls)
 
 
+def check_redis(environment: Environment, reading: Reading) -> None:
+    """Note when it is not said where Redis is."""
+    if environment.redis.url is None and ("redis", "url") not in reading.broken:
+        reading.fault(("redis", "url"), "required: redis://[user:password@]host:6379/0, or rediss://… over TLS")
+
+
 def _warn_of_clear_text(kafka: KafkaConnection, reading: Reading) -> None:
     protocol = kafka.security_protocol
     if protocol.uses_sasl and not protocol.uses_tls and kafka.sasl_mechanism is SaslMechanism.PLAIN:

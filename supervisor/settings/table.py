@@ -31,6 +31,7 @@ def _process_defaults() -> dict[str, Any]:
         **_defaults(OwnTopics, "own_topics."),
         **_defaults(Log, "log."),
         "kafka.bootstrap_servers": _REQUIRED,
+        "redis.url": _REQUIRED,
         "http.listen": f"{http.host}:{http.port}",
         "topic_prefix": whole["prefix"],
         "start": whole["start"],

@@ -12,9 +12,9 @@ from tests.acceptance.harness import System
 
 
 @pytest_asyncio.fixture
-async def system(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[System]:
+async def system(kafka_bootstrap: str, redis_url: str, tmp_path: Path) -> AsyncIterator[System]:
     """Ended, with all its processes, when the test ends."""
-    async with System(kafka_bootstrap, tmp_path) as made:
+    async with System(kafka_bootstrap, tmp_path, redis_url) as made:
         yield made
 
 

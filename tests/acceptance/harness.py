@@ -140,13 +140,16 @@ class Worker:
 class System:
     """Kafka under a prefix of its own, a scripted endpoint server, and any number of workers."""
 
-    def __init__(self, bootstrap: str, folder: Path) -> None:
+    def __init__(self, bootstrap: str, folder: Path, redis: str | None = None) -> None:
+        """`redis` defaults to the server that the whole run shares."""
         self.bootstrap = bootstrap
+        self.redis = redis or os.environ["TEST_REDIS_URL"]
         self.prefix = f"t{uuid.uuid4().hex[:10]}"
         self.folder = folder
         self.server = ScriptedServer()
         self.settings: dict[str, str] = {
             "DELIVERY_KAFKA__BOOTSTRAP_SERVERS": bootstrap,
+            "DELIVERY_REDIS__URL": self.redis,
             "DELIVERY_TOPIC_PREFIX": self.prefix,
             "DELIVERY_START": "earliest",
             "DELIVERY_OWN_TOPICS__CREATE": "true",

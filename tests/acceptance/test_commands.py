@@ -22,6 +22,7 @@ WRONG: list[Wrong] = [
     ("DELIVERY_KAFKA__BOOTSTRAP_SERVERS", None, ""),
     ("DELIVERY_KAFKA__BOOTSTRAP_SERVERS", "kafka", ""),
     ("DELIVERY_KAFKA__SECURITY_PROTOCOL", "TLS", ""),
+    ("DELIVERY_REDIS__URL", None, ""),
     ("DELIVERY_REDIS__URL", f"http://:{LEAK}@redis", ""),
     ("DELIVERY_TOPIC_PREFIX", "two words", ""),
     ("DELIVERY_HTTP__LISTEN", "8080", ""),
@@ -65,6 +66,7 @@ WRONG: list[Wrong] = [
 def _right(system: System) -> dict[str, str]:
     return {
         "DELIVERY_KAFKA__BOOTSTRAP_SERVERS": system.bootstrap,
+        "DELIVERY_REDIS__URL": system.redis,
         f"{PLACE}URL": f"https://example.com{TOKEN_PATH}",
         f"{PLACE}TOPICS": "orders",
         f"{PLACE}SECRETS": SECRET,

@@ -265,9 +265,9 @@ async def test_ko09_a_clean_restart_delivers_nothing_again_and_leaves_no_lag_of_
 @pytest.mark.asyncio
 @pytest.mark.timeout(240)
 async def test_kg09_a_worker_outlives_a_restart_of_the_only_broker_and_loses_nothing(
-    own_kafka: Service, tmp_path: Path
+    own_kafka: Service, redis_url: str, tmp_path: Path
 ) -> None:
-    async with System(await asyncio.to_thread(own_kafka.start), tmp_path) as system:
+    async with System(await asyncio.to_thread(own_kafka.start), tmp_path, redis_url) as system:
         topic = system.source("orders")
         path = system.endpoint("acme", "a", topic)
         system.server.script(path, after(0.01, 204))

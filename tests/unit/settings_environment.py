@@ -14,7 +14,7 @@ from supervisor.settings.schema import Group, Leaf, Named, Node, group_of
 KEY = bytes(range(24))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
 ENDPOINT = "DELIVERY_TENANTS__ACME__ENDPOINTS__BILLING__"
-PROCESS = {"DELIVERY_KAFKA__BOOTSTRAP_SERVERS": "kafka:9092"}
+PROCESS = {"DELIVERY_KAFKA__BOOTSTRAP_SERVERS": "kafka:9092", "DELIVERY_REDIS__URL": "redis://redis:6379/0"}
 RIGHT = {
     **PROCESS,
     f"{ENDPOINT}URL": "https://example.com/hooks",
@@ -24,7 +24,7 @@ RIGHT = {
 
 
 def without(*names: str) -> dict[str, str]:
-    """The right environment, less what the endpoint's variables of these names say."""
+    """The right environment, less the variables of these names, those of the endpoint without its prefix."""
     return {variable: value for variable, value in RIGHT.items() if variable.removeprefix(ENDPOINT) not in names}
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from delivery.model import Endpoint
 from delivery.topics import TopicFound
-from supervisor.commands.findings import Finding, Result, Seen, findings
+from supervisor.commands.findings import Finding, RedisSeen, Result, Seen, findings
 from supervisor.commands.requirements import acls, partitions_text
 from supervisor.configuration import Configuration, KafkaConnection, OwnTopics
 from supervisor.own_topics import wanted
@@ -30,6 +30,7 @@ FINE = Seen(
     refused={},
     offsets_retention_min={1: 10_080},
     brokers=3,
+    redis=RedisSeen(version="Redis 8.0.1", eviction="noeviction"),
 )
 
 
@@ -41,7 +42,20 @@ def test_a_cluster_as_wanted_has_only_fine_lines() -> None:
     report = found(FINE)
     assert {finding.result for finding in report.values()} == {Result.FINE}
     own = {f"topic {QUEUE}", "topic webhooks.acme.dead-letters", "topic webhooks.control"}
-    assert {"Kafka", "source orders"} | own == report.keys()
+    assert {"Kafka", "Redis", "source orders"} | own == report.keys()
+
+
+def test_a_redis_that_does_not_answer_is_wrong_and_one_that_evicts_is_warned_of() -> None:
+    away = found(dataclasses.replace(FINE, redis=RedisSeen(fault="does not answer")))["Redis"]
+    assert away == Finding(what="Redis", result=Result.WRONG, detail="DELIVERY_REDIS__URL: does not answer")
+    for policy in ("noeviction", "volatile-lru", "volatile-ttl", ""):
+        seen = RedisSeen(version="Valkey 9.1", eviction=policy)
+        assert found(dataclasses.replace(FINE, redis=seen))["Redis"].result is Result.FINE
+    for policy in ("allkeys-lru", "allkeys-random"):
+        seen = RedisSeen(version="Redis 7.0", eviction=policy)
+        warned = found(dataclasses.replace(FINE, redis=seen))["Redis"]
+        assert warned.result is Result.WARNING
+        assert policy in warned.detail
 
 
 def test_a_missing_source_topic_and_a_missing_queue_are_wrong() -> None:

@@ -144,6 +144,7 @@ def test_gauges_are_asked_at_each_scrape_and_one_state_of_a_loop_is_one() -> Non
             states=("running", "halted"),
             loop_states=lambda: {("acme", "billing"): "halted"},
             assignments=lambda: {"delivery": 3},
+            redis_up=lambda: True,
             kafka_member=lambda: {"webhooks.delivery": True, "webhooks.fanout": False},
             queue_lag=lambda: lag,
             buffered_bytes=lambda: 10,
@@ -153,6 +154,7 @@ def test_gauges_are_asked_at_each_scrape_and_one_state_of_a_loop_is_one() -> Non
     assert value(registry, "delivery_loop_state", state="running") == 0
     assert registry.get_sample_value("delivery_kafka_member", {"group": "webhooks.delivery"}) == 1
     assert registry.get_sample_value("delivery_kafka_member", {"group": "webhooks.fanout"}) == 0
+    assert registry.get_sample_value("delivery_redis_up") == 1
     assert registry.get_sample_value("delivery_buffered_bytes", {}) == 10
     lag["acme", "billing"] = 3
     assert value(registry, "delivery_queue_lag") == 3

@@ -165,7 +165,13 @@ def _options(group: Group) -> Iterator[str]:
 def test_every_metric_of_the_worker_is_described_and_no_other() -> None:
     registry = CollectorRegistry()
     nothing = Gauges(
-        states=(), loop_states=dict, kafka_member=dict, assignments=dict, queue_lag=dict, buffered_bytes=int
+        states=(),
+        loop_states=dict,
+        kafka_member=dict,
+        redis_up=bool,
+        assignments=dict,
+        queue_lag=dict,
+        buffered_bytes=int,
     )
     PrometheusMeter(registry).watch(nothing)
     families = [family for family in registry.collect() if family.name.startswith("delivery_")]

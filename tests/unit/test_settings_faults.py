@@ -189,6 +189,7 @@ def test_every_fault_is_told_at_once_with_its_place() -> None:
         "put them in HEADERS, as authorization",
         "DELIVERY_TENANTS: acme.endpoints.billing.retry.jitter: expected additive or full or equal or none",
         "DELIVERY_KAFKA__BOOTSTRAP_SERVERS: required: host:port[,host:port]",
+        "DELIVERY_REDIS__URL: required: redis://[user:password@]host:6379/0, or rediss://… over TLS",
         "DELIVERY_TENANTS: acme.endpoints.billing.topics: required: names of source topics like orders,invoices",
         "DELIVERY_TENANTS: acme.endpoints.billing.secrets: required: whsec_… (or its _FILE twin), "
         "or SIGNING=none to send unsigned",

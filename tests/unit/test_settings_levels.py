@@ -40,6 +40,7 @@ def test_what_is_not_set_has_the_defaults_of_the_frozen_values() -> None:
                 secrets=(SigningKey(key=KEY),),
             ),
         ),
+        redis_url="redis://redis:6379/0",
         tenants=("acme",),
     )
 
@@ -198,7 +199,7 @@ def test_the_process_has_its_settings() -> None:
     assert configuration.warnings == ()
 
 
-def test_what_is_taken_and_not_used_is_warned_of() -> None:
+def test_what_is_taken_and_seems_wrong_is_warned_of() -> None:
     configuration = load(
         {
             **RIGHT,
@@ -212,7 +213,6 @@ def test_what_is_taken_and_not_used_is_warned_of() -> None:
     assert configuration.redis_url == "rediss://:pass@redis:6380/1"
     assert configuration.warnings == (
         "DELIVERY_KAFKA__SECURITY_PROTOCOL: the password goes over the network in clear text; SASL_SSL encrypts it",
-        "DELIVERY_REDIS__URL: not used by this version",
         "DELIVERY_BROADCAST_TOPICS: no endpoint has oders among its topics",
     )
     assert "pass@" not in repr(configuration)

@@ -141,7 +141,7 @@ def test_values_come_from_their_files(tmp_path: Path) -> None:
         f"{ENDPOINT}HEADERS": '{"x-token": "abc"}',
     }
     environ = {
-        **RIGHT,
+        **without("DELIVERY_REDIS__URL"),
         "DELIVERY_KAFKA__SECURITY_PROTOCOL": "SASL_SSL",
         "DELIVERY_KAFKA__SASL_PLAIN_USERNAME": "worker",
     }
