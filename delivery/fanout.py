@@ -69,7 +69,12 @@ class Fanout:
         self._topics = topics
         self._meter = meter
         self._lanes: dict[Partition, Lane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Partition] = {}
+
+    @property
+    def sources(self) -> frozenset[Partition]:
+        """The source partitions whose lane has not ended: each may have a transaction open."""
+        return frozenset(self._tasks.values())
 
     async def run(self) -> None:
         """Follow the assignments for ever."""
@@ -94,8 +99,8 @@ class Fanout:
         )
         self._lanes[partition] = lane
         task = asyncio.create_task(lane.run(), name=f"lane {partition.topic}/{partition.partition}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = partition
+        task.add_done_callback(self._tasks.pop)
 
     async def _work(self, producer: LaneProducer, mailbox: Mailbox) -> None:
         """One batch."""

@@ -8,6 +8,16 @@ def queue_topic(prefix: str, tenant: str, endpoint: str) -> str:
     return f"{prefix}.{tenant}.{endpoint}.queue"
 
 
+def queue_owner(prefix: str, topic: str) -> tuple[str, str] | None:
+    """Tenant and endpoint whose queue a topic of this name is, configured or not; None when it is no queue of ours."""
+    before, dot, rest = topic.partition(f"{prefix}.")
+    parts = rest.split(".")
+    # Names of tenants and endpoints have no dot: with one more part it is somebody else's, under a longer prefix.
+    if before or not dot or len(parts) != 3 or parts[2] != "queue" or not all(parts):
+        return None
+    return parts[0], parts[1]
+
+
 def dead_letter_topic(prefix: str, tenant: str) -> str:
     """The tenant's dead letters and replay receipts."""
     return f"{prefix}.{tenant}.dead-letters"
@@ -30,4 +40,9 @@ def fanout_group(prefix: str) -> str:
 
 def fanout_transactional_id(prefix: str, topic: str, partition: int) -> str:
     """One id per source partition: whoever starts a producer with it fences the former owner."""
-    return f"{prefix}.fanout.{topic}.{partition}"
+    return f"{fanout_transactional_prefix(prefix)}{topic}.{partition}"
+
+
+def fanout_transactional_prefix(prefix: str) -> str:
+    """How the transactional ids of all lanes begin."""
+    return f"{prefix}.fanout."

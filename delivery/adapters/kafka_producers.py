@@ -12,7 +12,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.model import OutgoingRecord, Partition
-from delivery.naming import fanout_transactional_id
+from delivery.naming import fanout_transactional_id, fanout_transactional_prefix
 from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, Fenced, Unreachable
 
 WRITE_TIMEOUT_S = 5.0
@@ -150,16 +150,25 @@ class KafkaLaneProducers:
 
     async def start(self, partition: Partition) -> KafkaLaneProducer:
         """Fences and aborts the former owner's. Raises KafkaError or TimeoutError."""
-        producer = self._connection.transactional(
-            fanout_transactional_id(self._prefix, partition.topic, partition.partition), TRANSACTION_TIMEOUT_S
-        )
+        producer = await self._started(fanout_transactional_id(self._prefix, partition.topic, partition.partition))
+        return KafkaLaneProducer(producer, self._group)
+
+    async def abort(self, transactional_id: str) -> None:
+        """Fence whoever has this id and abort what it left open. Raises KafkaError, TimeoutError or ValueError."""
+        if not transactional_id.startswith(fanout_transactional_prefix(self._prefix)):
+            raise ValueError("not the transactional id of a fan-out of ours")
+        producer = await self._started(transactional_id)
+        await asyncio.wait_for(producer.stop(), CLOSE_S)
+
+    async def _started(self, transactional_id: str) -> AIOKafkaProducer:
+        producer = self._connection.transactional(transactional_id, TRANSACTION_TIMEOUT_S)
         try:
             await asyncio.wait_for(producer.start(), START_S)
         except BaseException:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(producer.stop(), CLOSE_S)
             raise
-        return KafkaLaneProducer(producer, self._group)
+        return producer
 
 
 def _append(batch: BatchBuilder, record: OutgoingRecord) -> int:
