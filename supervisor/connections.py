@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
+from collections.abc import AsyncIterator
 from typing import Any
 
 from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.adapters.redis_board import RedisBoard
 from delivery.adapters.redis_connection import RedisConnection
+from delivery.ports import LedgerAway
 from supervisor.configuration import Configuration
 
 
@@ -41,3 +45,15 @@ def redis_connection(configuration: Configuration) -> RedisConnection | None:
     if configuration.redis_url is None:
         return None
     return RedisConnection(configuration.redis_url, f"{configuration.prefix}:probe")
+
+
+@contextlib.asynccontextmanager
+async def board_of(configuration: Configuration) -> AsyncIterator[RedisBoard]:
+    """The live board, for a command. Raises LedgerAway when there is no Redis."""
+    redis = redis_connection(configuration)
+    if redis is None:
+        raise LedgerAway("not set")
+    try:
+        yield RedisBoard(redis, configuration.prefix)
+    finally:
+        await redis.stop()

@@ -8,6 +8,8 @@ from delivery.adapters.kafka_member import KafkaMember
 from delivery.adapters.kafka_reader import KafkaReader
 from delivery.adapters.prometheus_meter import Gauges
 from delivery.intake import Intake
+from delivery.policy.event import event_time_ms
+from delivery.ports import Clock
 from supervisor.view import LoopStateName, WorkerView
 
 
@@ -17,6 +19,7 @@ def gauges(
     members: tuple[KafkaMember, KafkaMember],
     readers: tuple[KafkaReader, KafkaReader],
     redis_up: Callable[[], bool] | None,
+    clock: Clock,
 ) -> Gauges:
     """All of them, answered from memory. Members and readers: those of delivery, then those of fan-out."""
     (delivery_member, fanout_member), (delivery_reader, fanout_reader) = members, readers
@@ -31,5 +34,20 @@ def gauges(
             if tenure.mailbox is not None
         },
         redis_up=redis_up,
+        oldest_event_age_s=lambda: _oldest_ages_s(intake, delivery_reader, clock.wall()),
         buffered_bytes=lambda: delivery_reader.bytes + fanout_reader.bytes,
     )
+
+
+def _oldest_ages_s(intake: Intake, reader: KafkaReader, now: float) -> dict[tuple[str, str], float]:
+    """Where records wait that are not read yet, nothing is known."""
+    ages: dict[tuple[str, str], float] = {}
+    for tenure in intake.tenures.values():
+        if tenure.mailbox is None:
+            continue
+        name, oldest = (tenure.endpoint.tenant, tenure.endpoint.name), tenure.mailbox.peek(1, 0)
+        if oldest:
+            ages[name] = max(0.0, now - event_time_ms(oldest[0]) / 1000)
+        elif not reader.behind(tenure.mailbox):
+            ages[name] = 0.0
+    return ages

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -18,19 +20,21 @@ from delivery.adapters.kafka_reader import KafkaReader
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.adapters.memory_ledger import MemoryLedger
 from delivery.adapters.prometheus_meter import PrometheusMeter
+from delivery.adapters.redis_board import RedisBoard
 from delivery.adapters.redis_ledger import RedisLedger
 from delivery.fallback_ledger import FallbackLedger
 from delivery.fanout import Fanout
 from delivery.intake import Intake
 from delivery.loop import DeliveryLoop, Surroundings
 from delivery.model import Partition
-from delivery.naming import delivery_group, fanout_group, queue_topic
+from delivery.naming import delivery_group, fanout_group, fanout_transactional_id, queue_topic
 from delivery.policy.fan_out import FanoutPlan
 from delivery.policy.request import RequestMaker
 from delivery.policy.subscribe import Subscriptions
 from delivery.ports import Ledger
 from delivery.settle import CommitPump, Settle
 from delivery.starting_points import CommittedStart, OldestStart
+from supervisor.board import LiveBoard
 from supervisor.configuration import Configuration, Start
 from supervisor.connections import kafka_connection, redis_connection
 from supervisor.gauges import gauges
@@ -108,7 +112,6 @@ class _Building:
         if self.redis is not None:
             shared = RedisLedger(self.redis, prefix, self.worker_id, self.clock)
             fallback = FallbackLedger(shared, own)
-            self.shared_services["Redis"] = self.redis
             self.ledger, self.forever["ledger"] = fallback, fallback.run
 
     def _build_kafka(self) -> None:
@@ -117,6 +120,9 @@ class _Building:
         self.fanout_member = self._member(fanout_group(configuration.prefix))
         self.delivery_reader = self._reader(QUEUE_FETCH_BYTES)
         self.fanout_reader = self._reader(None)
+        self.lane_producers = KafkaLaneProducers(
+            self.connection, configuration.prefix, fanout_group(configuration.prefix)
+        )
         self.dead_letters = KafkaDeadLetters(self.connection, self.topics.exists, self.topics.limit_bytes)
         self.pump = CommitPump(self.delivery_member, configuration.process.commit_interval_s)
         self.delivery_member.before_rebalance = self.pump.before_rebalance
@@ -179,6 +185,7 @@ class _Building:
 
     def worker(self) -> Worker:
         """Everything put together."""
+        intake, fanout = self._intake(), self._fanout()
         services: Mapping[str, Any] = {
             **self.shared_services,
             "topics": self.kafka_topics,
@@ -188,7 +195,6 @@ class _Building:
             "delivery member": self.delivery_member,
             "fan-out member": self.fanout_member,
         }
-        intake, fanout = self._intake(), self._fanout()
         worker = Worker(
             configuration=self.configuration,
             metrics=self.meter,
@@ -221,7 +227,8 @@ class _Building:
 
     def _watch(self, worker: Worker, intake: Intake) -> None:
         members, readers = (self.delivery_member, self.fanout_member), (self.delivery_reader, self.fanout_reader)
-        self.meter.watch(gauges(worker, intake, members, readers, None if self.redis is None else self._redis_up))
+        redis_up = None if self.redis is None else self._redis_up
+        self.meter.watch(gauges(worker, intake, members, readers, redis_up, self.clock))
 
     def _redis_up(self) -> bool:
         return self.redis is not None and self.redis.up
@@ -238,17 +245,37 @@ class _Building:
             on_lost=self.sweep.lost,
         )
 
+    def _join_board(self, fanout: Fanout) -> None:
+        if self.redis is None:
+            return
+        prefix = self.configuration.prefix
+        board = LiveBoard(
+            RedisBoard(self.redis, prefix),
+            self.redis,
+            worker=self.worker_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            transactional_ids=lambda: [fanout_transactional_id(prefix, *source) for source in fanout.sources],
+            abort=self.lane_producers.abort,
+            states=self.sweep.states,
+            proven=self.delivery_member.proven,
+            clock=self.clock,
+        )
+        # It connects Redis and disconnects it when it has left, as the last that needs it.
+        self.shared_services["live board"], self.forever["live board"] = board, board.run
+
     def _fanout(self) -> Fanout:
-        group = fanout_group(self.configuration.prefix)
-        return Fanout(
+        fanout = Fanout(
             member=self.fanout_member,
             reader=self.fanout_reader,
-            producers=KafkaLaneProducers(self.connection, self.configuration.prefix, group),
+            producers=self.lane_producers,
             starting_points=self._starting_points(),
             plan=FanoutPlan(self.subscriptions, self.configuration.prefix),
             topics=self.topics,
             meter=self.meter,
         )
+        self._join_board(fanout)
+        return fanout
 
     def _starting_points(self) -> CommittedStart | OldestStart:
         if self.broker.embedded:

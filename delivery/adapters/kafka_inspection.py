@@ -13,12 +13,12 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
-from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.adapters.kafka_connection import QUEUE_FETCH_BYTES, KafkaConnection
 from delivery.model import Partition, Record
 from delivery.ports import Unreachable
 
 ANSWER_S: Final = 15.0
-COUNT_S: Final = 3.0
+LOOK_S: Final = 3.0
 _POLL_MS: Final = 200
 
 
@@ -28,6 +28,15 @@ class Edges:
 
     start: int
     end: int
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Content:
+    """What was found in a range of offsets: its oldest record, and `number` of them where all were counted."""
+
+    oldest: Record | None = None
+    number: int | None = None
+    seen: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,38 +69,49 @@ async def edges(connection: KafkaConnection, partitions: Collection[Partition]) 
         return {p: Edges(start=starts[TopicPartition(*p)], end=ends[TopicPartition(*p)]) for p in partitions}
 
 
-async def count(connection: KafkaConnection, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
-    """How many records really stand from the first to before the second offset, by reading them.
+async def look_into(
+    connection: KafkaConnection, ranges: Mapping[Partition, tuple[int, int]], count_up_to: int
+) -> dict[Partition, Content]:
+    """What stands from the first to before the second offset: the oldest record and, in short ranges, the number.
 
-    Every transaction ends with a marker that has an offset of its own, so the difference of two offsets counts
-    more than there is. Partitions that cannot be read to their end in time are left out. Raises Unreachable.
+    By reading: every transaction ends with a marker that has an offset of its own, so the difference of two offsets
+    counts more than there is. Ranges above `count_up_to` offsets are read to their first record only. What cannot be
+    read in time is not known. Raises Unreachable.
     """
+    found = {partition: Content() for partition in ranges}
     if not ranges:
-        return {}
-    async with _open(connection.reader(), "stop") as consumer:
+        return found
+    async with _open(connection.reader(QUEUE_FETCH_BYTES), "stop") as consumer:
         consumer.assign([TopicPartition(*partition) for partition in ranges])
         for partition, (first, _) in ranges.items():
             consumer.seek(TopicPartition(*partition), first)
-        found = dict.fromkeys(ranges, 0)
+        whole = {p for p, (first, end) in ranges.items() if end - first <= count_up_to}
         left = set(ranges)
         with contextlib.suppress(TimeoutError, KafkaError):
-            async with asyncio.timeout(COUNT_S):
+            async with asyncio.timeout(LOOK_S):
                 while left:
-                    await _count_some(consumer, ranges, found, left)
-        return {partition: number for partition, number in found.items() if partition not in left}
+                    await _look_some(consumer, ranges, found, left, whole)
+        for partition in whole - left:
+            found[partition].number = found[partition].seen
+    return found
 
 
-async def _count_some(
+async def _look_some(
     consumer: AIOKafkaConsumer,
     ranges: Mapping[Partition, tuple[int, int]],
-    found: dict[Partition, int],
+    found: Mapping[Partition, Content],
     left: set[Partition],
+    whole: Collection[Partition],
 ) -> None:
     for key, records in (await consumer.getmany(timeout_ms=_POLL_MS)).items():
         partition = Partition(key.topic, key.partition)
-        found[partition] += sum(record.offset < ranges[partition][1] for record in records)
+        content = found[partition]
+        inside = [record for record in records if record.offset < ranges[partition][1]]
+        content.seen += len(inside)
+        content.oldest = content.oldest or next(iter(inside), None)
     for partition in list(left):
-        if await consumer.position(TopicPartition(*partition)) >= ranges[partition][1]:
+        enough = partition not in whole and found[partition].oldest is not None
+        if enough or await consumer.position(TopicPartition(*partition)) >= ranges[partition][1]:
             consumer.pause(TopicPartition(*partition))
             left.discard(partition)
 
@@ -101,7 +121,7 @@ async def first_record(connection: KafkaConnection, partition: Partition, offset
     async with _open(connection.reader(), "stop") as consumer, _answering():
         consumer.assign([TopicPartition(*partition)])
         consumer.seek(TopicPartition(*partition), offset)
-        found = await consumer.getmany(timeout_ms=int(COUNT_S * 1000), max_records=1)
+        found = await consumer.getmany(timeout_ms=int(LOOK_S * 1000), max_records=1)
         return next((batch[0] for batch in found.values() if batch), None)
 
 

@@ -43,7 +43,7 @@ class Gauges:
 
     `loop_states` names one of `states` for each endpoint that this worker knows, `kafka_member` says for each group
     whether the membership is proven, `assignments` how many it has got, `redis_up` is None where there is no Redis,
-    `queue_lag` counts the records that wait.
+    `queue_lag` counts the records that wait, `oldest_event_age_s` leaves out where it is not known.
     """
 
     states: tuple[str, ...]
@@ -52,6 +52,7 @@ class Gauges:
     redis_up: Callable[[], bool] | None
     assignments: Callable[[], Mapping[str, int]]
     queue_lag: Callable[[], Mapping[Name, int]]
+    oldest_event_age_s: Callable[[], Mapping[Name, float]]
     buffered_bytes: Callable[[], int]
 
 
@@ -241,6 +242,11 @@ def _asked(gauges: Gauges | None) -> list[Metric]:
     lag = GaugeMetricFamily("delivery_queue_lag", "Records that wait in the endpoint's queue", labels=_NAME)
     for name, count in gauges.queue_lag().items():
         lag.add_metric(name, count)
+    oldest = GaugeMetricFamily(
+        "delivery_oldest_event_age_seconds", "Age of the oldest event that is not settled, 0 without one", labels=_NAME
+    )
+    for name, age_s in gauges.oldest_event_age_s().items():
+        oldest.add_metric(name, age_s)
     buffered = GaugeMetricFamily("delivery_buffered_bytes", "Size of the records read ahead")
     buffered.add_metric([], gauges.buffered_bytes())
-    return [states, member, redis, rebalances, lag, buffered]
+    return [states, member, redis, rebalances, lag, oldest, buffered]

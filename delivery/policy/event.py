@@ -79,8 +79,7 @@ def read_delivery(record: Record) -> Delivery:
     named = dict(headers)
     queue = Position(topic=record.topic, partition=record.partition, offset=record.offset)
     source = parse_position(named.get(SOURCE)) or queue
-    time = named.get(EVENT_TIME)
-    time_ms = int(time) if time and _TIME.fullmatch(time) else record.timestamp
+    time_ms = event_time_ms(record)
     foreign = tuple([header for header in headers if not header[0].startswith("delivery-")])
     event = _event(record, named, source, time_ms, foreign)
     if REPLAY_OF not in named:
@@ -93,6 +92,12 @@ def read_delivery(record: Record) -> Delivery:
         replay_of=_text(named, REPLAY_OF),
         replays=int(replays) if replays and _COUNT.fullmatch(replays) else 1,
     )
+
+
+def event_time_ms(record: Record) -> int:
+    """The time of the event in a queue record, Unix milliseconds; the record's own where it carries none."""
+    time = dict(record.headers).get(EVENT_TIME)
+    return int(time) if time and _TIME.fullmatch(time) else record.timestamp
 
 
 def queue_headers(event: Event) -> list[tuple[str, bytes | None]]:

@@ -17,6 +17,7 @@ from delivery.ports import LedgerAway
 from delivery.topics import TopicFound, TopicWanted
 from supervisor.commands.findings import Finding, RedisSeen, Result, Seen, findings
 from supervisor.commands.kafka import connection_of, run, topics_of
+from supervisor.commands.queues import removed_queues, waiting_in
 from supervisor.commands.requirements import acls, partitions_text, sources
 from supervisor.commands.tables import show
 from supervisor.configuration import Configuration
@@ -51,6 +52,7 @@ async def _look(configuration: Configuration, own: Collection[TopicWanted], *, c
             created = frozenset(topic.name for topic in missing) - refused.keys()
         found = await _described(topics, own, created)
         names = await topics.names()
+        removed = await waiting_in(configuration, connection, topics, removed_queues(configuration, names))
     return Seen(
         names=names,
         found=found,
@@ -59,6 +61,7 @@ async def _look(configuration: Configuration, own: Collection[TopicWanted], *, c
         offsets_retention_min={node: _minutes(configs.get(OFFSETS_RETENTION)) for node, configs in brokers.items()},
         brokers=len(brokers),
         redis=await _redis(configuration),
+        removed=removed,
     )
 
 

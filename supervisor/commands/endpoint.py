@@ -15,7 +15,7 @@ import click
 
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.adapters.kafka_control import KafkaControlWriter
-from delivery.adapters.kafka_inspection import count, edges, first_record
+from delivery.adapters.kafka_inspection import edges, first_record, look_into
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.model import Partition, Record
 from delivery.naming import control_topic, delivery_group, queue_topic
@@ -127,10 +127,11 @@ async def waiting_in(
     found = lag(start=edge.start, end=edge.end, committed=committed)
     if not 0 < found.waiting <= COUNTED_UP_TO:
         return Waiting(queue=queue, lag=found, exact=found.waiting == 0)
-    counted = await count(connection, {queue: (found.first, found.first + found.waiting)})
-    if queue in counted:
-        found = dataclasses.replace(found, waiting=counted[queue])
-    return Waiting(queue=queue, lag=found, exact=queue in counted)
+    ranges = {queue: (found.first, found.first + found.waiting)}
+    number = (await look_into(connection, ranges, COUNTED_UP_TO))[queue].number
+    if number is not None:
+        found = dataclasses.replace(found, waiting=number)
+    return Waiting(queue=queue, lag=found, exact=number is not None)
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from delivery.naming import queue_topic
 from delivery.topics import TopicFound, TopicWanted
+from supervisor.commands.queues import Waiting
 from supervisor.commands.requirements import sources
 from supervisor.configuration import Configuration
 from supervisor.own_topics import faults, largest_bytes, retention_s
@@ -45,7 +46,11 @@ class RedisSeen:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What Kafka and Redis said. `refused` has the reason for each topic that could not be created."""
+    """What Kafka and Redis said.
+
+    `refused` has the reason for each topic that could not be created, `removed` what waits in the queues whose
+    endpoint is configured no more.
+    """
 
     names: frozenset[str]
     found: Mapping[str, TopicFound]
@@ -54,6 +59,7 @@ class Seen:
     offsets_retention_min: Mapping[int, int | None]
     brokers: int
     redis: RedisSeen
+    removed: Mapping[str, Waiting] = dataclasses.field(default_factory=dict)
 
 
 def findings(configuration: Configuration, own: Collection[TopicWanted], seen: Seen) -> list[Finding]:
@@ -69,6 +75,7 @@ def findings(configuration: Configuration, own: Collection[TopicWanted], seen: S
         _redis(seen.redis),
         *_sources(configuration, seen),
         *(_own(topic, seen) for topic in own),
+        *_removed(seen),
         *_retention(configuration, seen),
         *_sizes(configuration, seen),
     ]
@@ -121,6 +128,16 @@ def _own(topic: TopicWanted, seen: Seen) -> Finding:
     if wrong:
         return Finding(what=what, result=Result.WRONG, detail="; ".join(wrong))
     return Finding(what=what, result=Result.CREATED if topic.name in seen.created else Result.FINE)
+
+
+def _removed(seen: Seen) -> Iterator[Finding]:
+    for name, waiting in seen.removed.items():
+        number = f"{'' if waiting.exact else 'up to '}{waiting.lag.waiting}"
+        yield Finding(
+            what=f"topic {name}",
+            result=Result.WARNING,
+            detail=f"removed endpoint: neither filled nor read, {number} event(s) wait in it",
+        )
 
 
 def _retention(configuration: Configuration, seen: Seen) -> Iterator[Finding]:

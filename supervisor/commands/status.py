@@ -1,155 +1,123 @@
-"""`delivery status`: for each configured endpoint its loop, and what waits in its queue."""
+"""`delivery status`: how every configured endpoint stands in the whole cluster, and what waits in its queue."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import time
+from collections.abc import Sequence
+from typing import Any
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
-from delivery.adapters.kafka_inspection import count, edges
-from delivery.model import Endpoint, Partition
-from delivery.naming import delivery_group, queue_topic
-from delivery.ports import Unreachable
+from delivery.board import BoardSeen
+from delivery.ports import LedgerAway
 from supervisor.commands.ask_worker import Answers, ask
-from supervisor.commands.kafka import connection_of, run, topics_of, unreachable
+from supervisor.commands.kafka import run
+from supervisor.commands.queues import Queues, look
+from supervisor.commands.status_rows import UNKNOWN, Row, rows
 from supervisor.commands.tables import show
 from supervisor.configuration import Configuration
-from supervisor.lag import Lag, lag
-from supervisor.view import LoopStateName
-
-# Below this many offsets the records are read and counted: markers of transactions have offsets, too.
-COUNTED_UP_TO: Final = 100
+from supervisor.connections import board_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One endpoint. `lag` and `lost` are None when they are not known; `exact` is False when markers are counted."""
+class Seen:
+    """All that was asked. `board` is None while Redis is away, and `note` says so."""
 
-    tenant: str
-    endpoint: str
-    state: str
-    reason: str = ""
-    detail: str = ""
-    next_start_in_s: float | None = None
-    streak: int = 0
-    attempts: int = 0
-    queue: str
-    queue_exists: bool | None
-    lag: int | None
-    exact: bool = True
-    lost: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Queues:
-    """What Kafka says: the queues that exist, with their lag; `fault` when it does not answer."""
-
-    lags: Mapping[str, Lag]
-    exact: frozenset[str] = frozenset()
-    fault: str | None = None
+    answers: Answers
+    queues: Queues
+    board: BoardSeen | None = None
+    note: str = ""
 
 
 def main(configuration: Configuration, *, as_json: bool) -> int:
     """Print it; 1 when Kafka did not answer."""
-    answers = ask(configuration.http)
-    queues = run(configuration, look(configuration))
-    found = rows(configuration, answers, queues)
+    seen = run(configuration, _see(configuration))
+    found = rows(configuration, seen.queues, seen.board, seen.answers, time.time())
     if as_json:
-        click.echo(json.dumps(as_data(found, answers, queues), ensure_ascii=False))
+        click.echo(json.dumps(as_data(found, seen), ensure_ascii=False))
     else:
-        _print(found, answers)
-    if queues.fault is not None:
-        click.echo(f"delivery: {queues.fault}", err=True)
+        _print(found, seen)
+    if seen.queues.fault is not None:
+        click.echo(f"delivery: {seen.queues.fault}", err=True)
         return 1
     return 0
 
 
-async def look(configuration: Configuration) -> Queues:
-    """Ask Kafka about all queues at once."""
-    connection = connection_of(configuration)
-    wanted = {queue_topic(configuration.prefix, e.tenant, e.name) for e in configuration.endpoints}
-    try:
-        async with topics_of(connection) as topics:
-            partitions = [Partition(name, 0) for name in sorted(wanted & await topics.names())]
-            committed = await topics.committed(delivery_group(configuration.prefix), partitions)
-        found = {
-            partition: lag(start=edge.start, end=edge.end, committed=committed[partition])
-            for partition, edge in (await edges(connection, partitions)).items()
-        }
-        few = {p: (one.first, one.first + one.waiting) for p, one in found.items() if 0 < one.waiting <= COUNTED_UP_TO}
-        counted = await count(connection, few)
-    except Unreachable as error:
-        return Queues(lags={}, fault=unreachable(configuration, error))
-    found.update({p: dataclasses.replace(found[p], waiting=number) for p, number in counted.items()})
-    exact = {p.topic for p, one in found.items() if one.waiting == 0 or p in counted}
-    return Queues(lags={p.topic: one for p, one in found.items()}, exact=frozenset(exact))
-
-
-def rows(configuration: Configuration, answers: Answers, queues: Queues) -> list[Row]:
-    """One for each configured endpoint, in the order of the settings."""
-    loops = answers.loops()
-    return [
-        _row(configuration, endpoint, loops.get((endpoint.tenant, endpoint.name)), answers, queues)
-        for endpoint in configuration.endpoints
-    ]
-
-
-def _row(
-    configuration: Configuration, endpoint: Endpoint, loop: Mapping[str, Any] | None, answers: Answers, queues: Queues
-) -> Row:
-    queue = queue_topic(configuration.prefix, endpoint.tenant, endpoint.name)
-    found = queues.lags.get(queue)
-    exists = None if queues.fault is not None else found is not None
-    row = Row(
-        tenant=endpoint.tenant,
-        endpoint=endpoint.name,
-        state="unknown",
-        queue=queue,
-        queue_exists=exists,
-        lag=None if found is None else found.waiting,
-        exact=queue in queues.exact,
-        lost=None if found is None else found.lost,
+async def _see(configuration: Configuration) -> Seen:
+    answers, queues, (board, note) = await asyncio.gather(
+        asyncio.to_thread(ask, configuration.http), look(configuration), _see_board(configuration)
     )
-    if not endpoint.enabled:
-        return dataclasses.replace(row, state=LoopStateName.DISABLED.value, detail="ENABLED=false")
-    if loop is not None:
-        names = ("state", "reason", "detail", "next_start_in_s", "streak", "attempts")
-        return dataclasses.replace(row, **{name: loop[name] for name in names if name in loop})
-    if not answers.workers:
-        return dataclasses.replace(row, detail=answers.why)
-    return dataclasses.replace(row, state="elsewhere", detail=f"not served by the worker at {answers.address}")
+    return Seen(answers=answers, queues=queues, board=board, note=note)
 
 
-def as_data(found: Sequence[Row], answers: Answers, queues: Queues) -> dict[str, Any]:
+async def _see_board(configuration: Configuration) -> tuple[BoardSeen | None, str]:
+    try:
+        async with board_of(configuration) as board:
+            return await board.see(), ""
+    except LedgerAway as error:
+        return None, f"DELIVERY_REDIS__URL: {error}: only the worker at DELIVERY_HTTP__LISTEN could be asked"
+
+
+def as_data(found: Sequence[Row], seen: Seen) -> dict[str, Any]:
     """For programs."""
-    workers = [{k: v for k, v in worker.items() if k != "loops"} for worker in answers.workers]
+    answers, queues, board = seen.answers, seen.queues, seen.board
+    processes = [{k: v for k, v in worker.items() if k != "loops"} for worker in answers.workers]
+    living = () if board is None else board.living.values()
     return {
         "endpoints": [dataclasses.asdict(row) for row in found],
-        "worker": {"address": answers.address, "answers": bool(workers), "why": answers.why, "processes": workers},
+        "workers": [{"worker": w.worker, "host": w.host, "pid": w.pid, "since": w.since} for w in living],
+        "worker": {"address": answers.address, "answers": bool(processes), "why": answers.why, "processes": processes},
         "kafka": {"answers": queues.fault is None, "why": queues.fault or ""},
+        "redis": {"answers": board is not None, "why": seen.note},
     }
 
 
-def _print(found: Sequence[Row], answers: Answers) -> None:
-    table = Table("tenant", "endpoint", "state", "why", "starts in", box=None, pad_edge=False)
+def _print(found: Sequence[Row], seen: Seen) -> None:
+    table = Table("tenant", "endpoint", "state", "why", "for", "starts in", box=None, pad_edge=False)
     table.add_column("lag", justify="right")
+    table.add_column("oldest", justify="right")
+    table.add_column("owner")
+    now = time.time()
     for row in found:
-        table.add_row(*(escape(cell) for cell in _cells(row)))
+        table.add_row(*(escape(cell) for cell in _cells(row, now)))
     show(table)
-    if answers.workers:
-        click.echo(f"workers asked: {len(answers.workers)}, from {answers.address} on")
+    if seen.board is not None:
+        click.echo(f"workers on the live board: {len(seen.board.living)}")
+        return
+    click.echo(f"note: {seen.note}")
+    if seen.answers.workers:
+        click.echo(f"workers asked: {len(seen.answers.workers)}, from {seen.answers.address} on")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, now: float) -> tuple[str, ...]:
     why = ": ".join(text for text in (row.reason, row.detail) if text)
-    state = f"unknown ({row.detail})" if row.state == "unknown" and row.detail else row.state
-    starts = "" if row.next_start_in_s is None else f"{row.next_start_in_s:.0f} s"
-    return (row.tenant, row.endpoint, state, "" if state != row.state else why, starts, _lag_text(row))
+    state = f"{UNKNOWN} ({row.detail})" if row.state == UNKNOWN and row.detail else row.state
+    return (
+        row.tenant,
+        row.endpoint,
+        state,
+        "" if state != row.state else why,
+        "" if row.since is None else duration_text(now - row.since),
+        "" if row.next_start_in_s is None else f"{row.next_start_in_s:.0f} s",
+        _lag_text(row),
+        "" if row.oldest_event_age_s is None else duration_text(row.oldest_event_age_s),
+        "/".join(text for text in (row.host, row.worker) if text),
+    )
+
+
+def duration_text(seconds: float) -> str:
+    """For people: the two largest units at most, as in `2 h 5 min`."""
+    minutes, whole = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (whole, "s")]
+    first = next((index for index, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number or unit == "s")
 
 
 def _lag_text(row: Row) -> str:

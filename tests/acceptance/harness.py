@@ -130,8 +130,16 @@ class Worker:
             self.process.send_signal(signal.SIGTERM)
         return await asyncio.wait_for(self.process.wait(), timeout_s)
 
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
     async def kill(self) -> None:
-        """SIGKILL."""
+        """SIGKILL, which a frozen process sees, too."""
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()

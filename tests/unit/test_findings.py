@@ -7,8 +7,10 @@ import dataclasses
 from delivery.model import Endpoint
 from delivery.topics import TopicFound
 from supervisor.commands.findings import Finding, RedisSeen, Result, Seen, findings
+from supervisor.commands.queues import Waiting
 from supervisor.commands.requirements import acls, partitions_text
 from supervisor.configuration import Configuration, KafkaConnection, OwnTopics
+from supervisor.lag import Lag
 from supervisor.own_topics import wanted
 
 CONFIGURATION = Configuration(
@@ -125,3 +127,14 @@ def test_needed_partitions_and_acls_are_listed() -> None:
         ("group", "webhooks.fanout", False),
         ("transactional-id", "webhooks.fanout", True),
     } <= named
+
+
+def test_the_queue_of_a_removed_endpoint_is_a_warning_with_its_lag() -> None:
+    old = "webhooks.acme.old.queue"
+    for exact, number in ((True, "3"), (False, "up to 3")):
+        waiting = Waiting(lag=Lag(first=0, waiting=3, lost=0), exact=exact)
+        report = found(dataclasses.replace(FINE, removed={old: waiting}))
+        assert report[f"topic {old}"].result is Result.WARNING
+        assert (
+            report[f"topic {old}"].detail == f"removed endpoint: neither filled nor read, {number} event(s) wait in it"
+        )

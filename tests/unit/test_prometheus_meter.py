@@ -147,6 +147,7 @@ def test_gauges_are_asked_at_each_scrape_and_one_state_of_a_loop_is_one() -> Non
             redis_up=lambda: True,
             kafka_member=lambda: {"webhooks.delivery": True, "webhooks.fanout": False},
             queue_lag=lambda: lag,
+            oldest_event_age_s=lambda: {("acme", "billing"): 12.5},
             buffered_bytes=lambda: 10,
         )
     )
@@ -156,6 +157,7 @@ def test_gauges_are_asked_at_each_scrape_and_one_state_of_a_loop_is_one() -> Non
     assert registry.get_sample_value("delivery_kafka_member", {"group": "webhooks.fanout"}) == 0
     assert registry.get_sample_value("delivery_redis_up") == 1
     assert registry.get_sample_value("delivery_buffered_bytes", {}) == 10
+    assert value(registry, "delivery_oldest_event_age_seconds") == 12.5
     lag["acme", "billing"] = 3
     assert value(registry, "delivery_queue_lag") == 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from delivery.policy.backoff import wait_s
 from delivery.policy.classify import REJECTED
 from delivery.policy.request import signature
 from supervisor.cli import cli
+from supervisor.commands.status_rows import ELSEWHERE, NO_OWNER, OWNER_LOST, REMOVED, UNKNOWN, Row
 from supervisor.settings.names import DELIMITER, PREFIX
 from supervisor.settings.options import EndpointOptions, QuotaOptions
 from supervisor.settings.schema import Group, group_of
@@ -171,6 +173,7 @@ def test_every_metric_of_the_worker_is_described_and_no_other() -> None:
         redis_up=bool,
         assignments=dict,
         queue_lag=dict,
+        oldest_event_age_s=dict,
         buffered_bytes=int,
     )
     PrometheusMeter(registry).watch(nothing)
@@ -206,8 +209,15 @@ def test_the_rejected_statuses_are_named_as_they_are(page: Path) -> None:
 
 def test_states_in_the_operations_page_are_those_that_a_loop_can_have() -> None:
     states = section(ROOT / "docs" / "operations.md", "## Is it healthy?")
-    known = {state.value for state in LoopStateName} | {"elsewhere", "unknown"}
-    assert set(re.findall(r"^\| `(\w+)` \|", states, re.MULTILINE)) <= known
+    known = {state.value for state in LoopStateName} | {OWNER_LOST, NO_OWNER, REMOVED, ELSEWHERE, UNKNOWN}
+    assert set(re.findall(r"^\| `([a-z_ ]+)` \|", states, re.MULTILINE)) <= known
+
+
+def test_the_fields_for_programs_are_described_as_they_are() -> None:
+    lines = section(ROOT / "docs" / "operations.md", "## What a program reads").splitlines()
+    cells = [line.split("|")[1:3] for line in lines if line.startswith("| `")]
+    described = {name for names, of in cells if "endpoints" in of for name in quoted(names)}
+    assert described == {field.name for field in dataclasses.fields(Row)}
 
 
 def test_the_receivers_example_verifies_what_is_signed_and_nothing_else() -> None:
