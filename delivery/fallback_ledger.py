@@ -68,6 +68,12 @@ class _Use:
         """Nothing was done with it, and nobody else has heard of it."""
         return self.shared is None and self.standing is None and self.release is None
 
+    def keep(self, standing: Standing) -> None:
+        """To be told; after a release this is the outcome of the request that was under way."""
+        self.standing = standing
+        if self.release is not None:
+            self.release = dataclasses.replace(self.release, offset=None)
+
     def refuse(self) -> None:
         """A later owner is there: what was kept for this token says nothing any more."""
         self.refused, self.standing, self.release = True, None, None
@@ -180,14 +186,14 @@ class FallbackLedger:
                 return
         elif use.untold or use.shared is None:
             # In order: what is kept goes first.
-            use.standing = standing
+            use.keep(standing)
             self._untold.set()
             return
         try:
             await self._shared.record(queue, use.shared, standing)
         except LedgerAway as error:
             self._is_away(error)
-            use.standing = standing
+            use.keep(standing)
             self._untold.set()
 
     async def _kept(self, queue: str, use: _Use, standing: Standing) -> bool:

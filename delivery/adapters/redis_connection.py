@@ -162,9 +162,10 @@ class RedisConnection:
             if isinstance(reply, ResponseError):
                 self._fail(reply)
                 raise LedgerAway(_text(reply))
-        if not self.up:
+        # An answer to what was asked before another call failed says less than that one.
+        if not self.up and self._probing is None:
             log.info("Redis is there")
-        self.up = True
+            self.up = True
         return replies
 
     def _fail(self, error: Exception) -> None:

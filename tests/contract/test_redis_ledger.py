@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -282,32 +279,3 @@ async def test_a_thousand_queues_are_taken_over_within_one_time_limit(ledger: Re
     assert len(taken) == 1000
     held = await ledger.still_held({queue: one.token for queue, one in taken.items()})
     assert len(held) == 1000
-
-
-@pytest.mark.asyncio
-async def test_rs_03_a_cancelled_command_never_shifts_the_answers_of_those_after_it(
-    connection: RedisConnection, ledger: RedisLedger
-) -> None:
-    chance = random.Random(3)
-    tokens = {queue: taken.token for queue, taken in (await ledger.take_over([new_queue() for _ in range(20)])).items()}
-    for number, (queue, token) in enumerate(tokens.items()):
-        await ledger.record(queue, token, Standing(streak=number + 1))
-    streaks = {queue: number + 1 for number, queue in enumerate(tokens)}
-
-    async def read(queue: str, limit_s: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                seen = await ledger.look({queue: tokens[queue]})
-                assert seen[queue].standing.streak == streaks[queue]
-                assert seen[queue].token == tokens[queue]
-                return True
-        return False
-
-    ended = []
-    for _ in range(60):
-        limits_s = [chance.choice([5.0, chance.uniform(0.0, 0.01)]) for _ in range(12)]
-        ended += await asyncio.gather(*(read(chance.choice(list(tokens)), limit_s) for limit_s in limits_s))
-    assert any(ended)
-    assert not all(ended), "some were cancelled in the middle"
-    assert all([await read(queue, 5.0) for queue in tokens])
-    assert connection.up
