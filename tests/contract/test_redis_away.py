@@ -138,6 +138,7 @@ async def test_rs_01_a_redis_that_became_a_replica_is_done_without_until_it_take
     await worker.ledger.record(queue, first.token, Standing(streak=1))
     assert not worker.connection.up
     assert (await worker.take(new_queue())).known is False
+    # Long enough for two looks at it.
     await asyncio.sleep(2.5)
     assert not worker.connection.up, "it answers, and still takes no writes"
     await worker.raw.replicaof("NO", "ONE")
@@ -228,6 +229,7 @@ async def test_rs_06_a_full_redis_is_done_without_and_told_later(worker: Worker,
     await worker.ledger.record(queue, first.token, Standing(streak=2))
     assert not worker.connection.up
     assert (await worker.take(new_queue())).known is False
+    # Long enough for two looks at it.
     await asyncio.sleep(2.5)
     assert not worker.connection.up, "it answers, and still takes no writes"
     await worker.raw.config_set("maxmemory", "0")
@@ -291,6 +293,7 @@ async def test_rs_12_every_short_outage_is_like_the_first(own_redis: Service, wo
         await asyncio.to_thread(own_redis.stop)
         standing = Standing(streak=round_number)
         await worker.ledger.record(queue, taken.token, standing)
+        # Long enough for a look at it.
         await asyncio.sleep(1.5)
         assert not worker.connection.up
         # It has no memory: everything in it is lost with each stop.
