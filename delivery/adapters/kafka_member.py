@@ -129,13 +129,15 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         entries = list(offsets.items())
         for start in range(0, len(entries), COMMIT_CHUNK):
             chunk = {TopicPartition(*p): offset for p, offset in entries[start : start + COMMIT_CHUNK]}
+            sent = self._clock.monotonic()
             try:
                 # Not longer: a commit that aiokafka retries over a rebalance would go out with the new
                 # generation and overwrite what the new owner has committed.
                 await asyncio.wait_for(self._consumer.commit(chunk), timeout_s)
             except (KafkaError, TimeoutError) as error:
                 raise CommitRefused(type(error).__name__) from error
-            self._proof = self._clock.monotonic()
+            # From when it was sent: a worker that was frozen reads an answer that says nothing about now.
+            self._proof = max(self._proof, sent)
 
     async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int | None]:
         """The group's committed offsets. Raises Unreachable."""
