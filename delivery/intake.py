@@ -129,6 +129,7 @@ class Intake:
         async def release(tenure: Tenure, settled_to: int, committed_to: int, in_hand: InHand | None) -> None:
             async with limit:
                 await self._ledger.release(tenure.partition.topic, tenure.token, settled_to, committed_to, in_hand)
+                tenure.released()
 
         await asyncio.gather(*(release(*one) for one in releases))
 

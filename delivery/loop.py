@@ -149,6 +149,7 @@ class DeliveryLoop:
             return
         await self._reserve(timeout_s)
         if tenure.exit() is not None or not around.member.proven():
+            await self._remember()
             return
         tenure.sending_since = around.clock.monotonic()
         tenure.sending_until = tenure.sending_since + timeout_s
@@ -183,9 +184,12 @@ class DeliveryLoop:
         )
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
         self._count(attempted)
-        # What came of a request of a lost queue is what its next owner waits for.
-        if tenure.lost or not isinstance(verdict, Delivered):
+        if not tenure.lost and not isinstance(verdict, Delivered):
             await self._remember()
+        if tenure.lost:
+            # What came of it is what the next owner waits for, once it was told that there is something to wait for.
+            await tenure.let_go()
+            await self._record(tenure.standing, again=True)
 
     async def _complete(self) -> None:
         if self._delivery is None:
@@ -255,8 +259,8 @@ class DeliveryLoop:
         standing: Standing = self._tenure.standing
         await self._record(FRESH if standing == FRESH else standing)
 
-    async def _record(self, standing: Standing) -> None:
-        if standing == self._remembered:
+    async def _record(self, standing: Standing, *, again: bool = False) -> None:
+        if standing == self._remembered and not again:
             return
         self._remembered = standing
         try:

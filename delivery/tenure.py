@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from delivery.mailbox import Mailbox
 from delivery.model import Endpoint, LoopExit, Partition, Revoked, Stopped
 from delivery.policy.standing import FRESH, Standing
 from delivery.ports import TakenOver
+
+# A queue that was lost to a later token is let go within a second; the ledger answers within half of one.
+LET_GO_S = 3.0
 
 
 class Tenure:
@@ -35,11 +39,22 @@ class Tenure:
         self.sending_since: float | None = None
         self.sending_until = 0.0
         self._interrupted = asyncio.Event()
+        self._released = asyncio.Event()
 
     def lose(self) -> None:
         """The queue is another's: no new request."""
         self.lost = True
         self._interrupt()
+
+    def released(self) -> None:
+        """The next owner can know where this one stood."""
+        self._released.set()
+
+    async def let_go(self) -> None:
+        """Wait until that is so, a few seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LET_GO_S):
+                await self._released.wait()
 
     def stop(self) -> None:
         """The worker stops: no new request, but what is in flight still counts."""

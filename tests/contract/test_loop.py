@@ -27,7 +27,7 @@ from delivery.model import (
     Stopped,
 )
 from delivery.policy.standing import FRESH, Progress, Standing
-from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, KeyUnreadable
+from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, InHand, KeyUnreadable
 from tests.contract.loop_kit import QUEUE, LoopKit
 from tests.fakes import queued
 from tests.virtual_time import in_virtual_time, others
@@ -511,3 +511,26 @@ async def test_at_most_256_records_are_settled_beyond_what_kafka_has_confirmed()
     assert len(kit.sender.sent) == 400
     kit.tenure.stop()
     await running
+
+
+@in_virtual_time
+@pytest.mark.parametrize("answers_after_s", [2.0, 0.9], ids=["lost before the answer", "lost while it is written down"])
+async def test_what_came_of_a_request_is_written_after_its_queue_was_let_go(answers_after_s: float) -> None:
+    async def late() -> Reply:
+        await asyncio.sleep(answers_after_s)
+        return BUSY
+
+    kit = LoopKit(late)
+    kit.ledger.takes_s = 0.2
+    running = kit.start()
+    await asyncio.sleep(1.0)
+    assert kit.tenure.sending_since is not None, "until it is written down, the request counts as under way"
+    kit.tenure.lose()
+    await asyncio.sleep(1.5)
+    await kit.ledger.release(QUEUE.topic, 1, 0, 0, InHand(offset=0, ends_in_s=15.0))
+    kit.tenure.released()
+    assert await running == Revoked()
+    taken = (await kit.ledger.take_over([QUEUE.topic]))[QUEUE.topic]
+    assert taken.in_hand is None, "nobody waits for it any more"
+    assert taken.standing.in_hand is not None
+    assert (taken.standing.in_hand.attempts, taken.standing.in_hand.last) == (1, BUSY)
