@@ -239,6 +239,7 @@ async def test_take_overs_that_came_to_nothing_leave_no_trace() -> None:
         await ledger.release(QUEUE, first.token, 1, 1)
         shared.away = True
         for _ in range(3):
+            await asyncio.sleep(0.2)
             await take(ledger)
         shared.away = False
         taken = await take(ledger)

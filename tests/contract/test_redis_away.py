@@ -23,7 +23,7 @@ from delivery.adapters.redis_inspection import server
 from delivery.adapters.redis_ledger import RedisLedger
 from delivery.fallback_ledger import FallbackLedger
 from delivery.policy.standing import FRESH, Standing
-from delivery.ports import LedgerAway, TakenOver
+from delivery.ports import InHand, LedgerAway, TakenOver, TokenRefused
 from supervisor.sweep import SystemClock
 from tests.contract.ledger_kit import connected, new_queue
 from tests.services import Service
@@ -92,12 +92,25 @@ def queue() -> str:
     return new_queue()
 
 
-class Loading:
-    """In front of a Redis: while `loading` it answers every command with an error, as one does that reads its data."""
+async def stays_away(worker: Worker, seconds: float) -> None:
+    """It answers, and is of no use all the same: at no moment may it be taken for one that is back."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert not worker.connection.up
+        await asyncio.sleep(0.01)
 
-    def __init__(self, url: str) -> None:
+
+class Between:
+    """In front of a Redis.
+
+    While `loading` it answers every command with an error, as one does that reads its data; `lose` is how many of
+    the next answers are lost together with their connection.
+    """
+
+    def __init__(self, url: str, *, loading: bool = False) -> None:
         self._to = urlsplit(url)
-        self.loading = True
+        self.loading = loading
+        self.lose = 0
         self.answered = 0
 
     @contextlib.asynccontextmanager
@@ -126,6 +139,9 @@ class Loading:
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
+                if self.lose:
+                    self.lose -= 1
+                    return
                 writer.write(data)
 
 
@@ -138,9 +154,7 @@ async def test_rs_01_a_redis_that_became_a_replica_is_done_without_until_it_take
     await worker.ledger.record(queue, first.token, Standing(streak=1))
     assert not worker.connection.up
     assert (await worker.take(new_queue())).known is False
-    # Long enough for two looks at it.
-    await asyncio.sleep(2.5)
-    assert not worker.connection.up, "it answers, and still takes no writes"
+    await stays_away(worker, 2.5)
     await worker.raw.replicaof("NO", "ONE")
     await worker.until_stored(queue, Standing(streak=1))
     assert worker.connection.up
@@ -148,7 +162,7 @@ async def test_rs_01_a_redis_that_became_a_replica_is_done_without_until_it_take
 
 @pytest.mark.asyncio
 async def test_rs_02_a_redis_that_is_still_loading_is_not_taken_for_an_empty_one(redis_url: str, queue: str) -> None:
-    before = Loading(redis_url)
+    before = Between(redis_url, loading=True)
     async with working(redis_url) as earlier:
         first = await earlier.take(queue)
         await earlier.ledger.record(queue, first.token, Standing(streak=4))
@@ -229,9 +243,7 @@ async def test_rs_06_a_full_redis_is_done_without_and_told_later(worker: Worker,
     await worker.ledger.record(queue, first.token, Standing(streak=2))
     assert not worker.connection.up
     assert (await worker.take(new_queue())).known is False
-    # Long enough for two looks at it.
-    await asyncio.sleep(2.5)
-    assert not worker.connection.up, "it answers, and still takes no writes"
+    await stays_away(worker, 2.5)
     await worker.raw.config_set("maxmemory", "0")
     await worker.until_stored(queue, Standing(streak=2))
     keys = [key async for key in worker.raw.scan_iter(match=f"*{queue}*")]
@@ -347,3 +359,31 @@ async def test_a_process_that_stood_still_itself_does_not_blame_redis(worker: Wo
         await recording
         assert worker.connection.up
         assert await worker.stored(queue) == Standing(streak=streak)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_is_lost_with_its_connection_makes_nothing_happen_twice(
+    redis_url: str, queue: str
+) -> None:
+    between = Between(redis_url)
+    async with between.listening() as url, working(url, redis_url) as worker:
+        other = RedisLedger(worker.connection, PREFIX, "other", SystemClock())
+        # Redis knows the scripts, so what is lost below is the answer of one that ran.
+        known = new_queue()
+        earlier = await worker.take(known)
+        await worker.shared.record(known, earlier.token, FRESH)
+        await worker.shared.release(known, earlier.token, 1, 1)
+        first = await worker.take(queue)
+        between.lose = 1
+        await worker.shared.release(queue, first.token, 3, 3, InHand(offset=3, ends_in_s=30.0))
+        between.lose = 1
+        second = (await other.take_over([queue]))[queue]
+        assert second.token == first.token + 1
+        assert second.clean
+        between.lose = 1
+        await worker.shared.record(queue, first.token, Standing(streak=1))
+        assert between.lose == 0
+        with pytest.raises(TokenRefused):
+            await worker.shared.record(queue, first.token, Standing(streak=2))
+        assert await worker.stored(queue) == Standing(streak=1)
+        assert worker.connection.up
