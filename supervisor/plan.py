@@ -47,11 +47,12 @@ def plan(owned: Mapping[str, Standing], running: Collection[str], now: float, ho
     return tuple(actions)
 
 
-def spread(due: Mapping[str, float], units: Sequence[float]) -> dict[str, float]:
-    """New due times for the queues that halted since the last look; the same ones when they are few.
+def spread(due: Mapping[str, float], units: Sequence[float], now: float) -> dict[str, float]:
+    """New due times for queues that fell together: halted since the last look, or taken over in a halt.
 
-    `units` are uniform in [0, 1), one for each queue: each is put off by up to ten seconds.
+    None when they are few. `units` are uniform in [0, 1), one for each queue: each is put off by up to ten seconds,
+    from now on if it is due already.
     """
     if len(due) <= HERD:
-        return dict(due)
-    return {queue: at + unit * SPREAD_S for (queue, at), unit in zip(due.items(), units, strict=True)}
+        return {}
+    return {queue: max(at, now) + unit * SPREAD_S for (queue, at), unit in zip(due.items(), units, strict=True)}

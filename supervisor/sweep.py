@@ -56,12 +56,22 @@ class Sweep:
         self._owned: dict[str, _Owned] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._just_halted: set[str] = set()
+        self._together: asyncio.Task[None] | None = None
         self._stopping = False
 
     def ready(self, tenure: Tenure) -> None:
         """A queue is ours: its loop starts now, or at the due time that is still in force."""
         self._owned[tenure.partition.topic] = _Owned(tenure=tenure)
-        self._apply(tenure.partition.topic)
+        if tenure.standing.due_at is not None and not tenure.standing.apart:
+            self._look_together(tenure.partition.topic)
+        else:
+            self._apply(tenure.partition.topic)
+
+    def _look_together(self, queue: str) -> None:
+        """Their former owner ended before it could put them apart: look when all of them are here."""
+        self._just_halted.add(queue)
+        if self._together is None or self._together.done():
+            self._together = asyncio.create_task(self.look(), name="look at what came together")
 
     def lost(self, tenure: Tenure) -> None:
         """A queue is another's. What is still in flight ends by itself; a new loop of ours waits for that."""
@@ -102,14 +112,13 @@ class Sweep:
         self._just_halted.clear()
         known = {queue: at for queue, at in due.items() if at is not None}
         moved: list[tuple[_Owned, Standing]] = []
-        for queue, at in spread(known, [self._chance() for _ in known]).items():
-            if at != known[queue]:
-                owned = self._owned[queue]
-                if owned.timer is not None:
-                    owned.timer.cancel()
-                    owned.timer = None
-                standing = owned.tenure.standing = dataclasses.replace(owned.tenure.standing, due_at=at)
-                moved.append((owned, standing))
+        for queue, at in spread(known, [self._chance() for _ in known], self._clock.monotonic()).items():
+            owned = self._owned[queue]
+            if owned.timer is not None:
+                owned.timer.cancel()
+                owned.timer = None
+            standing = owned.tenure.standing = dataclasses.replace(owned.tenure.standing, due_at=at, apart=True)
+            moved.append((owned, standing))
         # Before anything is awaited: the first of them may be due at any moment.
         self._apply(*self._owned)
         for owned, standing in moved:

@@ -42,6 +42,7 @@ def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_
         halt_detail=halt.detail,
         halted_wall_s=wall_s,
         due_at=max(now + pause_s, standing.not_before),
+        apart=False,
         in_hand=_kept(standing.in_hand, halt.reason),
     )
     return dataclasses.replace(standing, **changes)  # type: ignore[arg-type]
@@ -74,4 +75,4 @@ def started(standing: Standing) -> Standing:
     """The standing of a loop that begins: no halt in force, the counts as they were left."""
     if standing.halt is None and standing.due_at is None:
         return standing
-    return dataclasses.replace(standing, halt=None, halt_detail="", halted_wall_s=None, due_at=None)
+    return dataclasses.replace(standing, halt=None, halt_detail="", halted_wall_s=None, due_at=None, apart=False)

@@ -44,6 +44,7 @@ def _waits_only(standing: Standing) -> Standing:
         halt_detail=standing.halt_detail,
         halted_wall_s=standing.halted_wall_s,
         due_at=standing.due_at,
+        apart=standing.apart,
     )
 
 

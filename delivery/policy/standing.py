@@ -52,7 +52,8 @@ class Standing:
     `streak` counts consecutive rejections and `gone` how many of them were 410; `failing` counts consecutive
     records that ended without the endpoint taking or rejecting them. `failed_before` says that this has halted it
     since the last delivery, so that one such record is enough; `pauses` and `rejection_pauses` count halts since
-    the last delivery and lengthen the next one. `not_before` is a Retry-After in force.
+    the last delivery and lengthen the next one. `not_before` is a Retry-After in force. `apart` says that `due_at` was
+    put off at random, since many fell due together.
     """
 
     streak: int = 0
@@ -68,6 +69,7 @@ class Standing:
     halt_detail: str = ""
     halted_wall_s: float | None = None
     due_at: float | None = None
+    apart: bool = False
     in_hand: Progress | None = None
 
 

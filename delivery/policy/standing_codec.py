@@ -238,5 +238,6 @@ def _standing_readers(moment: _Reader) -> Mapping[str, _Reader]:
         "halt_detail": _text,
         "halted_wall_s": _number,
         "due_at": moment,
+        "apart": _truth,
         "in_hand": lambda value: Progress(**_read(value, _progress_readers(moment))),
     }

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from delivery.loop import DeliveryLoop, Surroundings
 from delivery.model import Answer, HaltReason, Partition, Reply
 from delivery.policy.request import RequestMaker
+from delivery.policy.standing import Standing
 from delivery.settle import CommitPump, Settle
 from delivery.tenure import Tenure
 from supervisor.plan import HERD, SPREAD_S
@@ -80,14 +81,14 @@ class SweepKit:
         )
         return DeliveryLoop(tenure, RequestMaker(tenure.endpoint, "0"), surroundings)
 
-    async def own(self, name: str = "billing", count: int = 50) -> Tenure:
+    async def own(self, name: str = "billing", count: int = 50, standing: Standing | None = None) -> Tenure:
         """Take a queue over and tell the sweep."""
         partition = Partition(f"p.acme.{name}.queue", 0)
         if partition not in self.reader.logs:
             self.reader.add(*(queued(offset, queue=partition.topic) for offset in range(count)))
         tenure = Tenure(partition, endpoint(name))
         taken = (await self.ledger.take_over([partition.topic]))[partition.topic]
-        tenure.token, tenure.standing = taken.token, taken.standing
+        tenure.token, tenure.standing = taken.token, standing or taken.standing
         tenure.mailbox = self.reader.open(partition, 0)
         tenure.ready = True
         self.sweep.ready(tenure)
@@ -99,6 +100,7 @@ class SweepKit:
         if tenure.mailbox is not None:
             self.reader.close(tenure.mailbox)
         self.sweep.lost(tenure)
+        tenure.released()
 
     def state(self, name: str = "billing") -> LoopStateName:
         return next(state.state for state in self.sweep.states() if state.endpoint == name)
@@ -312,6 +314,28 @@ async def test_hl_11_the_spread_is_stored_for_the_next_owner() -> None:
     await asyncio.sleep(0.2)
     stored = dict(kit.ledger.records)
     assert {stored[t.partition.topic].due_at for t in tenures} == {1010.0 + 0.5 * SPREAD_S}
+
+
+@in_virtual_time
+async def test_hl_11_a_herd_whose_owner_ended_before_it_was_put_apart_is_put_apart_by_the_next() -> None:
+    numbers = iter(range(1_000))
+    kit = SweepKit(NOT_FOUND, chance=lambda: next(numbers) % 40 / 40)
+    for number in range(40):
+        await kit.own(f"e{number}", standing=Standing(halt=HaltReason.REJECTIONS, due_at=1004.0))
+    await asyncio.sleep(20.0)
+    first = sorted(kit.times(f"e{number}")[0] for number in range(40))
+    assert (first[0], first[-1]) == (1004.0, 1004.0 + SPREAD_S * 39 / 40)
+    assert {standing.apart for _, standing in kit.ledger.records[:40]} == {True}
+
+
+@in_virtual_time
+async def test_a_herd_that_was_put_apart_stays_as_it_is() -> None:
+    kit = SweepKit(NOT_FOUND, chance=lambda: 0.5)
+    for number in range(40):
+        standing = Standing(halt=HaltReason.REJECTIONS, due_at=1004.0, apart=True)
+        await kit.own(f"e{number}", standing=standing)
+    await asyncio.sleep(5.0)
+    assert {kit.times(f"e{number}")[0] for number in range(40)} == {1004.0}
 
 
 @in_virtual_time

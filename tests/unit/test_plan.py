@@ -68,13 +68,14 @@ def test_what_falls_due_before_the_next_look_is_never_forgotten(due_at: dict[str
 
 def test_a_few_that_halted_together_keep_their_due_times() -> None:
     few = {str(number): 100.0 for number in range(HERD)}
-    assert spread(few, [0.9] * HERD) == few
+    assert spread(few, [0.9] * HERD, 50.0) == {}
 
 
 def test_hl_11_many_that_halted_together_are_put_off_by_up_to_ten_seconds() -> None:
     many = {str(number): 100.0 + number / 1000 for number in range(200)}
     units = [number / 200 for number in range(200)]
-    moved = spread(many, units)
+    moved = spread(many, units, 50.0)
+    assert moved.keys() == many.keys()
     assert all(many[queue] <= at < many[queue] + SPREAD_S for queue, at in moved.items())
     times = sorted(moved.values())
     assert max(sum(at <= other < at + 1.0 for other in times) for at in times) <= 21
@@ -82,4 +83,9 @@ def test_hl_11_many_that_halted_together_are_put_off_by_up_to_ten_seconds() -> N
 
 def test_every_queue_needs_its_own_chance() -> None:
     with pytest.raises(ValueError, match="zip"):
-        spread({str(number): 0.0 for number in range(HERD + 1)}, [0.5])
+        spread({str(number): 0.0 for number in range(HERD + 1)}, [0.5], 0.0)
+
+
+def test_what_is_due_already_is_put_off_from_now_on() -> None:
+    late = {str(number): 1.0 for number in range(HERD + 1)}
+    assert set(spread(late, [0.5] * len(late), 50.0).values()) == {55.0}
