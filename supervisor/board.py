@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 # A quarter of the time after which an entry expires: three renewals may fail.
 RENEW_S: Final = 0.5
+# So often between two renewals: whether the fan-out has a new lane.
+LANE_LOOKS: Final = 5
 # Starting a producer takes 0.14 s. What takes longer than this is left to the partition's next owner.
 ABORT_S: Final = 5.0
 ABORTS_AT_ONCE: Final = 8
@@ -92,7 +94,9 @@ class LiveBoard:
         self._proven = proven
         self._clock = clock
         self._told: dict[tuple[str, str], EndpointState] = {}
+        self._loops: dict[tuple[str, str], LoopState] = {}
         self._tell_again_at = float("-inf")
+        self._named: frozenset[str] = frozenset()
         self._away = False
         self._at_once = asyncio.Semaphore(ABORTS_AT_ONCE)
         self._aborting: set[asyncio.Task[None]] = set()
@@ -123,16 +127,24 @@ class LiveBoard:
                 if self._away:
                     log.info("the live board is back")
                 self._away = False
-            await asyncio.sleep(RENEW_S)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the next renewal is due, or a lane is new: dying now, it would not be known to anybody."""
+        for _ in range(LANE_LOOKS):
+            await asyncio.sleep(RENEW_S / LANE_LOOKS)
+            if not self._named.issuperset(self._transactional_ids()):
+                return
 
     async def look(self) -> None:
         """Renew once, clear up after the dead, tell what has changed. Raises LedgerAway."""
+        self._named = frozenset(self._transactional_ids())
         entry = WorkerEntry(
             worker=self._worker,
             host=self._host,
             pid=self._pid,
             since=self._since,
-            transactional_ids=tuple(sorted(self._transactional_ids())),
+            transactional_ids=tuple(sorted(self._named)),
         )
         renewed = await self._board.renew(entry)
         if not renewed.was_there:
@@ -173,14 +185,19 @@ class LiveBoard:
     async def _tell(self) -> None:
         now = self._clock.monotonic()
         again = now >= self._tell_again_at
-        told = {(loop.tenant, loop.endpoint): self._shown(loop) for loop in self._states()}
+        loops = {(loop.tenant, loop.endpoint): loop for loop in self._states()}
+        # Most are as they were: with a thousand endpoints it counts that nothing is made of those.
+        told = {
+            name: self._told[name] if self._loops.get(name) == loop else self._shown(loop)
+            for name, loop in loops.items()
+        }
         changed: dict[tuple[str, str], EndpointState | None] = {
-            name: state for name, state in told.items() if again or self._told.get(name) != state
+            name: state for name, state in told.items() if again or _differs(self._told.get(name), state)
         }
         changed.update(dict.fromkeys(self._told.keys() - told.keys()))
         if changed:
             await self._board.tell(self._worker, changed)
-        self._told = told
+        self._told, self._loops = told, loops
         if again:
             self._tell_again_at = now + TELL_AGAIN_S
 
@@ -207,6 +224,10 @@ class LiveBoard:
             streak=loop.streak,
             attempts=loop.attempts,
         )
+
+
+def _differs(before: EndpointState | None, now: EndpointState) -> bool:
+    return before is not now and before != now
 
 
 def _same(one: float | None, other: float | None) -> bool:

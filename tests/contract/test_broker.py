@@ -21,6 +21,7 @@ EMBEDDED_CANNOT = {
     "test_source_offsets_are_committed_with_the_records": "give back offsets that a transaction committed",
     "test_an_open_transaction_is_not_read": "isolate transactions",
     "test_a_second_producer_of_a_lane_fences_the_first_and_aborts_what_it_left_open": "fence",
+    "test_an_abort_frees_readers_of_what_a_dead_lane_left_open_and_fences_one_that_lives": "fence",
     "test_two_members_share_the_queues": "have two members in a group",
     "test_settings_of_topics_are_described": "describe settings",
     "test_kg_12_asking_for_a_missing_topic_does_not_create_it": "look without creating",
@@ -135,6 +136,30 @@ async def test_a_second_producer_of_a_lane_fences_the_first_and_aborts_what_it_l
     # Long before the transaction's own time limit.
     assert values(await take(mailbox, 2, 3.0)) == [b"1", b"2"]
     assert await bed.committed_by_fanout(source) == 2
+
+
+@pytest.mark.asyncio
+async def test_an_abort_frees_readers_of_what_a_dead_lane_left_open_and_fences_one_that_lives(bed: Bed) -> None:
+    source, queue = await bed.topic("source"), await bed.topic("queue")
+    reader = await bed.reader()
+    mailbox = reader.open(queue, 0)
+    name = fanout_transactional_id(bed.prefix, source.topic, 0)
+    lane = await bed.lanes().start(source)
+    await lane.write([outgoing(queue, b"1")], {source: 1})
+    killed = bed.connection.transactional(name, 30.0)
+    await killed.start()
+    await killed.begin_transaction()
+    await killed.send_and_wait(queue.topic, b"left open", partition=0)
+    await killed.stop()
+    await bed.produce(queue, b"behind it")
+    await bed.lanes().abort(name)
+    assert values(await take(mailbox, 2, 3.0)) == [b"1", b"behind it"]
+    with pytest.raises(Fenced):
+        await lane.write([outgoing(queue, b"too late")], {source: 9})
+    await lane.close()
+    assert await bed.committed_by_fanout(source) == 1
+    with pytest.raises(ValueError, match="not the transactional id"):
+        await bed.lanes().abort(f"{bed.prefix}.replay.acme")
 
 
 @pytest.mark.asyncio
