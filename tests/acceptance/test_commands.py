@@ -184,14 +184,14 @@ async def test_from_an_empty_kafka_to_a_delivered_event_by_commands_alone(system
     send = ("send", "acme", "--topic", topic, "--type", "order.paid", "--data", '{"n": 1.0}')
 
     status, out, _ = await system.command("check")
-    assert (status, out.count("does not exist")) == (1, 4), out
+    assert (status, out.count("does not exist")) == (1, 5), out
     status, _, said = await system.command(*send)
     assert (status, topic in said) == (1, True), said
     assert topic not in await (await system.admin()).list_topics(), "send does not create a source topic"
 
     await system.create(topic)
     status, out, _ = await system.command("check", "--create-topics")
-    assert (status, out.count("created")) == (0, 3), out
+    assert (status, out.count("created")) == (0, 4), out
     status, out, _ = await system.command("check")
     assert (status, "does not exist" in out) == (0, False), out
     for operation in ("Read", "Write", "transactional-id", f"{system.prefix}."):
