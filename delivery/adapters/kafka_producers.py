@@ -18,7 +18,7 @@ from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, Fenced, Unr
 WRITE_TIMEOUT_S = 5.0
 CLOSE_S = 2.0
 # One event of 1 MiB for hundreds of endpoints has to fit: a transaction that cannot end is fenced and begun again for
-# ever. A fan-out that dies holds up the readers of the queues it wrote to only until its successor starts.
+# ever. A fan-out that dies holds up the readers of the queues it wrote to only until somebody starts one with its id.
 TRANSACTION_TIMEOUT_S = 30.0
 # The client puts one batch for each queue into one request, and a broker drops a connection that sends more than
 # socket.request.max.bytes, 100 MiB, at once: for ever, since the client tries the same again.

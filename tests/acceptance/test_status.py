@@ -150,6 +150,10 @@ async def test_a_retry_is_shown_as_waiting_and_the_queue_of_a_removed_endpoint_i
     assert (row["attempts"], row["lag"]) == (1, 2)
     assert 40 < row["next_start_in_s"] <= 110
 
+    labels = {"tenant": "acme", "endpoint": "slow"}
+    assert 0 < await worker.metric("delivery_oldest_event_age_seconds", **labels) < 100
+    assert await worker.metric("delivery_loop_state", state="waiting", **labels) == 1
+
     await worker.kill()
     for name in [name for name in system.settings if "__OLD__" in name]:
         del system.settings[name]
