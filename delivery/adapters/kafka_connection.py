@@ -83,7 +83,7 @@ class KafkaConnection:
             request_timeout_ms=int(GROUP_REQUEST_TIMEOUT_S * 1000),
             max_poll_interval_ms=int(self.max_poll_interval_s * 1000),
             metadata_max_age_ms=int(METADATA_S * 1000),
-            partition_assignment_strategy=[FewMovesAssignor],
+            partition_assignment_strategy=[assignor],
             max_partition_fetch_bytes=1024,
             fetch_max_bytes=1024,
             check_crcs=self.check_crcs,

@@ -23,6 +23,7 @@ EMBEDDED_CANNOT = {
     "test_a_second_producer_of_a_lane_fences_the_first_and_aborts_what_it_left_open": "fence",
     "test_an_abort_frees_readers_of_what_a_dead_lane_left_open_and_fences_one_that_lives": "fence",
     "test_two_members_share_the_queues": "have two members in a group",
+    "test_a_member_that_retires_has_nothing_when_the_others_have_everything": "have two members in a group",
     "test_settings_of_topics_are_described": "describe settings",
     "test_kg_12_asking_for_a_missing_topic_does_not_create_it": "look without creating",
     "test_a_dead_letter_above_the_topics_own_limit_is_too_large": "limit a topic's records",
@@ -268,6 +269,24 @@ async def test_two_members_share_the_queues(bed: Bed) -> None:
     await second.stop()
     await asyncio.wait_for(first.next_assignment(2), 10)
     assert first.assigned == queues
+
+
+@pytest.mark.asyncio
+async def test_a_member_that_retires_has_nothing_when_the_others_have_everything(bed: Bed) -> None:
+    queues = {await bed.topic(f"queue-{number}") for number in range(4)}
+    first = await bed.member("delivery", *queues)
+    second = await bed.member("delivery", *queues)
+    await asyncio.wait_for(first.next_assignment(1), 10)
+    await asyncio.wait_for(second.next_assignment(0), 10)
+    before = first.epoch, second.epoch
+    first.retire()
+    await asyncio.wait_for(second.next_assignment(before[1]), 10)
+    await asyncio.wait_for(first.next_assignment(before[0]), 10)
+    assert (first.assigned, second.assigned) == (frozenset(), queues)
+    assert first.proven(), "it is still a member"
+    second.retire()
+    await asyncio.wait_for(second.next_assignment(second.epoch), 10)
+    assert second.assigned == frozenset(), "the last one gives everything away too"
 
 
 @pytest.mark.asyncio
