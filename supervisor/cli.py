@@ -6,14 +6,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from supervisor.cli_dead_letters import dead_letters
+from supervisor.environment import configuration
 from supervisor.failure import Failed, Misused
-
-if TYPE_CHECKING:
-    from supervisor.configuration import Configuration
 
 FAILED = 1
 MISUSED = 2
@@ -48,18 +47,6 @@ def _say(lines: Sequence[str]) -> None:
         click.echo(line, err=True)
 
 
-def _configuration() -> Configuration:
-    """What the environment says; every fault of it goes to standard error, and the command ends with 2."""
-    import os
-
-    from supervisor.settings import SettingsInvalid, load
-
-    try:
-        return load(os.environ)
-    except SettingsInvalid as error:
-        raise Misused(error.faults) from None
-
-
 def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from supervisor.version import version
@@ -82,7 +69,7 @@ def run(processes: int) -> None:
     """Run a worker until SIGTERM or SIGINT."""
     from supervisor.commands.run import main as run_worker
 
-    sys.exit(run_worker(_configuration(), processes))
+    sys.exit(run_worker(configuration(), processes))
 
 
 @cli.command()
@@ -103,7 +90,7 @@ def check(create_topics: bool) -> None:
     """
     from supervisor.commands.check import main as run_check
 
-    sys.exit(run_check(_configuration(), create=create_topics))
+    sys.exit(run_check(configuration(), create=create_topics))
 
 
 @cli.command()
@@ -122,7 +109,7 @@ def send(tenant: str, topic: str, event_type: str, data: str, event_id: str | No
     from supervisor.commands.send import main as run_send
 
     wish = Wish(tenant=tenant, topic=topic, event_type=event_type, data=data, event_id=event_id, key=key)
-    sys.exit(run_send(_configuration(), wish))
+    sys.exit(run_send(configuration(), wish))
 
 
 @cli.command()
@@ -131,7 +118,7 @@ def status(as_json: bool) -> None:
     """Show each endpoint's loop and its queue's lag."""
     from supervisor.commands.status import main as run_status
 
-    sys.exit(run_status(_configuration(), as_json=as_json))
+    sys.exit(run_status(configuration(), as_json=as_json))
 
 
 @cli.group()
@@ -145,7 +132,7 @@ def _order(kind: str, tenant: str, name: str, *, as_json: bool, **more: Any) -> 
     from supervisor.commands.endpoint import main as run_order
 
     wish = Wish(tenant=tenant, endpoint=name, kind=OrderKind(kind), as_json=as_json, **more)
-    sys.exit(run_order(_configuration(), wish))
+    sys.exit(run_order(configuration(), wish))
 
 
 _tenant = click.argument("tenant")
@@ -213,7 +200,10 @@ def drop(tenant: str, name: str, yes: bool, as_json: bool) -> None:
     from supervisor.commands.drop import Wish
     from supervisor.commands.drop import main as run_drop
 
-    sys.exit(run_drop(_configuration(), Wish(tenant=tenant, endpoint=name, yes=yes, as_json=as_json)))
+    sys.exit(run_drop(configuration(), Wish(tenant=tenant, endpoint=name, yes=yes, as_json=as_json)))
+
+
+cli.add_command(dead_letters)
 
 
 def main() -> None:

@@ -89,8 +89,8 @@ class KafkaConnection:
             check_crcs=self.check_crcs,
         )
 
-    def reader(self, partition_bytes: int | None = None) -> AIOKafkaConsumer:
-        """A consumer without a group.
+    def reader(self, partition_bytes: int | None = None, *, committed: bool = True) -> AIOKafkaConsumer:
+        """A consumer without a group. Without `committed` it sees transactions that are open, too.
 
         `partition_bytes` is one partition's share of a fetch, at least the largest record unless given. A smaller one
         delays larger records only: Kafka gives the first batch of an answer whole, and the client asks for the
@@ -101,7 +101,7 @@ class KafkaConnection:
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="none",
-            isolation_level="read_committed",
+            isolation_level="read_committed" if committed else "read_uncommitted",
             fetch_max_wait_ms=int(FETCH_WAIT_S * 1000),
             fetch_max_bytes=FETCH_BYTES,
             max_partition_fetch_bytes=partition_bytes or self.max_message_bytes + ENVELOPE_BYTES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -59,12 +59,17 @@ async def cluster(connection: KafkaConnection, names: Collection[str]) -> Cluste
         return Cluster(brokers=found)
 
 
-async def edges(connection: KafkaConnection, partitions: Collection[Partition]) -> dict[Partition, Edges]:
-    """First and end offsets of existing partitions. Raises Unreachable."""
+async def edges(
+    connection: KafkaConnection, partitions: Collection[Partition], *, committed: bool = True
+) -> dict[Partition, Edges]:
+    """First and end offsets of existing partitions. Raises Unreachable.
+
+    Without `committed` the end is behind the last record of any transaction, open ones included.
+    """
     if not partitions:
         return {}
     asked = [TopicPartition(*partition) for partition in partitions]
-    async with _open(connection.reader(), "stop") as consumer, _answering():
+    async with _open(connection.reader(committed=committed), "stop") as consumer, _answering():
         starts, ends = await asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
         return {p: Edges(start=starts[TopicPartition(*p)], end=ends[TopicPartition(*p)]) for p in partitions}
 
@@ -126,15 +131,18 @@ async def first_record(connection: KafkaConnection, partition: Partition, offset
 
 
 async def records(
-    connection: KafkaConnection, partition: Partition, first: int, below: int
-) -> AsyncIterator[Sequence[Record]]:
-    """The records from the first to before the second offset, in batches. Raises Unreachable when they stop coming."""
+    connection: KafkaConnection, partition: Partition, first: int, below: int, *, patience_s: float = ANSWER_S
+) -> AsyncGenerator[Sequence[Record], None]:
+    """The records from the first to before the second offset, in batches.
+
+    Raises Unreachable when none comes for `patience_s`, as when they stand behind an open transaction.
+    """
     place = TopicPartition(*partition)
     async with _open(connection.reader(), "stop") as consumer:
         consumer.assign([place])
         consumer.seek(place, first)
         while True:
-            async with _answering():
+            async with _answering(patience_s):
                 batch: Sequence[Record] = ()
                 while not batch and await consumer.position(place) < below:
                     batch = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, ())
@@ -169,9 +177,9 @@ async def _open(client: Any, closing: str) -> AsyncIterator[Any]:
 
 
 @contextlib.asynccontextmanager
-async def _answering() -> AsyncIterator[None]:
+async def _answering(within_s: float = ANSWER_S) -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(within_s):
             yield
     except (KafkaError, TimeoutError, OSError, AssertionError) as error:
         raise Unreachable(f"Kafka: {type(error).__name__}") from error

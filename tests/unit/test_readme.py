@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from prometheus_client import CollectorRegistry
 from standardwebhooks.webhooks import WebhookVerificationError
@@ -101,18 +102,25 @@ def test_every_make_target_that_a_page_names_exists(page: Path) -> None:
 def test_every_command_and_option_that_a_page_names_exists(page: Path) -> None:
     wrong = []
     for text in quoted(page.read_text()):
-        match = re.match(r"delivery ([a-z]+)((?: [^#|]*)?)", text)
+        match = re.match(r"delivery ([a-z-]+)((?: [^#|]*)?)", text)
         if match is None:
             continue
         command = cli.commands.get(match[1])
-        known = {option for one in command.params for option in one.opts} if command is not None else set()
+        known = set() if command is None else set(_options_of(command, match[2].split()[:1]))
         wrong += [text] if command is None else []
         wrong += [f"{match[1]} {option}" for option in re.findall(r"--[a-z-]+", match[2]) if option not in known]
     assert wrong == []
 
 
+def _options_of(command: click.Command, next_words: list[str]) -> Iterator[str]:
+    """A command's options; of a group's those of the command that is named, of all when none is."""
+    inner = command.commands if isinstance(command, click.Group) else {}
+    for one in [inner[word] for word in next_words if word in inner] or [command, *inner.values()]:
+        yield from (option for parameter in one.params for option in parameter.opts)
+
+
 def test_the_readme_names_every_command() -> None:
-    named = set(re.findall(r"^\| `delivery ([a-z]+)", README.read_text(), re.MULTILINE))
+    named = set(re.findall(r"^\| `delivery ([a-z-]+)", README.read_text(), re.MULTILINE))
     assert named == set(cli.commands)
 
 
