@@ -113,7 +113,7 @@ class Cluster:
         """Start one more and wait until it is ready; `gently` at low priority until then, see `System.join`."""
         worker = await self.add()
         if gently:
-            os.setpriority(os.PRIO_PROCESS, worker.process.pid, 15)
+            os.setpriority(os.PRIO_PROCESS, worker.process.pid, 5)
         await worker.ready()
         if gently:
             with contextlib.suppress(PermissionError):
@@ -295,14 +295,15 @@ class Offsets:
             self._highest[partition] = max(before, committed.offset)
 
 
-async def roll(cluster: Cluster, every_s: float, for_s: float) -> int:
-    """Stop the oldest worker and start a new one, a rebalance every `every_s`; how often that was done."""
+async def roll(cluster: Cluster, path: str, every_s: float, for_s: float) -> int:
+    """Stop the worker that serves `path`, start a new one, and so on: a rebalance every `every_s`; how many."""
     end, moves = time.monotonic() + for_s, 0
     stopping: list[asyncio.Task[int]] = []
     while time.monotonic() < end:
         began = time.monotonic()
         if moves % 2 == 0:
-            stopping.append(asyncio.create_task(cluster.living[0].stop(40)))
+            owner = await cluster.owner(path)
+            stopping.append(asyncio.create_task(owner.stop(40)))
         else:
             await cluster.join()
         moves += 1

@@ -170,7 +170,7 @@ async def test_a_killed_owner_costs_a_dead_endpoint_at_most_one_request_more(sys
 
     blow = await cluster.kill(await cluster.owner(dead))
     await cluster.join()
-    moves = await roll(cluster, every_s=3.0, for_s=STORM_S)
+    moves = await roll(cluster, dead, every_s=3.0, for_s=STORM_S)
 
     most = system.server.max_in_window(dead, 10.0), system.server.max_in_window(dead, 60.0)
     seen = system.server.order(dead)
