@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import random
 import signal
 import time
@@ -109,15 +108,10 @@ class Cluster:
             headers = json.dumps({SENDER: name})
             return await self.system.start(DELIVERY_DEFAULTS__HEADERS=headers, **settings)
 
-    async def join(self, *, gently: bool = False) -> Worker:
-        """Start one more and wait until it is ready; `gently` at low priority until then, see `System.join`."""
+    async def join(self) -> Worker:
+        """Start one more and wait until it is ready."""
         worker = await self.add()
-        if gently:
-            os.setpriority(os.PRIO_PROCESS, worker.process.pid, 5)
         await worker.ready()
-        if gently:
-            with contextlib.suppress(PermissionError):
-                os.setpriority(os.PRIO_PROCESS, worker.process.pid, 0)
         return worker
 
     async def run(self, count: int, **settings: str) -> list[Worker]:

@@ -119,7 +119,7 @@ async def test_kg08_a_rolling_restart_makes_no_gap_loses_nothing_and_repeats_not
         stopping = []
         for worker in first_three:
             stopping.append(asyncio.create_task(worker.stop(60)))
-            await cluster.join(gently=True)
+            await cluster.join()
         await asyncio.sleep(3)  # a gap that the last one makes has to be seen
         ended = time.monotonic()
         assert await asyncio.gather(*stopping) == [0, 0, 0]
