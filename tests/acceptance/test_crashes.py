@@ -273,7 +273,7 @@ async def test_kg10_a_worker_that_stands_still_within_its_session_keeps_everythi
             os.kill(workers[0].process.pid, signal.SIGSTOP)
             await asyncio.sleep(2.5)  # shorter than a session
             os.kill(workers[0].process.pid, signal.SIGCONT)
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(2.0)  # heartbeats are answered again
         after_it = [await worker.metric("delivery_rebalances_total", group="delivery") for worker in workers]
     await load.arrived()
 
