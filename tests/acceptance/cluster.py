@@ -25,7 +25,7 @@ from tests.acceptance.harness import System, Worker, until
 
 SENDER = "x-worker"
 SESSION_S = 6.0
-# What a crash may repeat at one endpoint, see "Shutdown and ownership" in docs/operating.md.
+# What a crash may repeat at one endpoint: docs/how-it-works.md, "What can be sent twice".
 MOST_REPEATED = 256
 
 

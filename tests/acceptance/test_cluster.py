@@ -80,7 +80,7 @@ async def test_bo03_a_record_in_hand_keeps_its_attempts_and_its_wait_over_a_rest
 
 
 @pytest.mark.asyncio
-async def test_ra_08_a_retry_after_stays_in_force_over_a_restart(system: System) -> None:
+async def test_a_retry_after_stays_in_force_over_a_restart(system: System) -> None:
     topic = system.source("orders")
     path = system.endpoint("acme", "busy", topic)
     system.server.script(path, lambda asked: reply(429, {"retry-after": "8"}) if asked.n == 1 else reply(204))
