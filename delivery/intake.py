@@ -148,6 +148,10 @@ class Intake:
                 await self._empty.wait()
         return not self.tenures
 
+    async def let_go(self) -> None:
+        """Tell the next owners where everything stands that is still ours."""
+        await self._lose(list(self.tenures.values()))
+
     def stop(self) -> None:
         """Tell every loop to finish what it has sent and to send no more."""
         for tenure in self.tenures.values():

@@ -203,6 +203,8 @@ class Worker:
             await self._quieten(began, drain_s, hurry)
         drained = await self._sweep.stop(max(0.0, drain_s - (self._clock.monotonic() - began)), hurry)
         committed = await self._pump.flush()
+        # Also what could not be committed, since the group was still rebalancing.
+        await self._intake.let_go()
         if not hurry.is_set():
             await asyncio.wait([leaving], timeout=max(0.0, drain_s - (self._clock.monotonic() - began)))
         leaving.cancel()

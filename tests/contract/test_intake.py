@@ -346,3 +346,19 @@ async def test_retiring_gives_everything_away_with_the_request_that_is_under_way
         assert taken[A.topic].in_hand == InHand(offset=6, ends_in_s=15.5)
         assert taken[B.topic].in_hand is None
         assert len(kit.lost) == 2
+
+
+@in_virtual_time
+async def test_what_is_let_go_in_the_middle_of_a_rebalance_is_found_by_the_next_owner_although_not_committed() -> None:
+    ledger = Elsewhere()
+    async with running(ledger) as kit:
+        kit.member.offsets = {A: 2}
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        kit.member.refused = {A}
+        kit.ready[0].settled_to = 9
+        kit.pump.mark(A, 9)
+        assert not await kit.pump.flush()
+        await kit.intake.let_go()
+        taken = (await ledger.take_over([A.topic]))[A.topic]
+        assert (taken.clean, taken.settled_to, taken.committed_to) == (True, 9, 2)
