@@ -46,3 +46,8 @@ def fanout_transactional_id(prefix: str, topic: str, partition: int) -> str:
 def fanout_transactional_prefix(prefix: str) -> str:
     """How the transactional ids of all lanes begin."""
     return f"{prefix}.fanout."
+
+
+def replay_transactional_id(prefix: str, tenant: str) -> str:
+    """One id per tenant: a replay that starts later fences the earlier."""
+    return f"{prefix}.replay.{tenant}"

@@ -86,3 +86,21 @@ def show(letter_id: str, tenant: str | None, body: str | None) -> None:
     from supervisor.commands.dead_letters_show import main
 
     sys.exit(main(configuration(), letter_id, tenant=tenant, body=body))
+
+
+@dead_letters.command()
+@_filters
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option("--limit", type=click.IntRange(min=1), help="Send at most so many, oldest first.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Events per second at most.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--again", is_flag=True, help="Send also what was sent again before.")
+@click.option("--to", metavar="ENDPOINT", help="Send to this endpoint of the tenant instead of their own.")
+def replay(typed: dict[str, Any], **options: Any) -> None:
+    """Put dead letters into their endpoints' queues again, each once.
+
+    Letters whose last request may have been received are left out unless --outcome unknown is given.
+    """
+    from supervisor.commands.dead_letters_replay import Wish, main
+
+    sys.exit(main(configuration(), _wanted(typed), Wish(**options)))

@@ -85,15 +85,16 @@ class KafkaLaneProducer:
         self._known: set[str] = set()
 
     async def write(self, records: Sequence[OutgoingRecord], offsets: Mapping[Partition, int]) -> None:
-        """One transaction: the records and the source offsets."""
+        """One transaction: the records, and the source offsets if there are any."""
         await self._know({record.topic for record in records})
         # Not as a context manager: its exit swallows a cancellation and aborts with an assertion when fenced.
         try:
             await self._producer.begin_transaction()
             await self._send(records)
-            await self._producer.send_offsets_to_transaction(
-                {TopicPartition(*p): offset for p, offset in offsets.items()}, self._group
-            )
+            if offsets:
+                await self._producer.send_offsets_to_transaction(
+                    {TopicPartition(*p): offset for p, offset in offsets.items()}, self._group
+                )
             await self._producer.commit_transaction()
         except (ProducerFenced, InvalidProducerEpoch) as error:
             raise Fenced from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from delivery.naming import delivery_group, fanout_group, fanout_transactional_id
+from delivery.naming import delivery_group, fanout_group, fanout_transactional_id, replay_transactional_id
 from delivery.topics import TopicWanted
 from supervisor.configuration import Configuration
 
@@ -46,6 +46,13 @@ def acls(configuration: Configuration) -> list[Acl]:
             resource="transactional-id",
             name=fanout_transactional_id(prefix, "", 0).removesuffix(".0").removesuffix("."),
             prefixed=True,
+        ),
+        Acl(
+            operations="Write, Describe",
+            resource="transactional-id",
+            name=replay_transactional_id(prefix, "").removesuffix("."),
+            prefixed=True,
+            why="only for delivery dead-letters replay",
         ),
         Acl(
             operations="Create",

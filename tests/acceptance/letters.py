@@ -57,10 +57,10 @@ async def write(system: System, records: Iterable[OutgoingRecord]) -> None:
     try:
         sent: list[asyncio.Future[object]] = []
         for record in records:
+            # As the worker's producer does: the client refuses a record with neither key nor value.
+            value = b"" if record.value is None and record.key is None else record.value
             sent.append(
-                await producer.send(
-                    record.topic, record.value, key=record.key, partition=0, headers=list(record.headers)
-                )
+                await producer.send(record.topic, value, key=record.key, partition=0, headers=list(record.headers))
             )
             if len(sent) >= 5_000:
                 await asyncio.gather(*sent)

@@ -126,6 +126,7 @@ def test_needed_partitions_and_acls_are_listed() -> None:
         ("group", "webhooks.delivery", False),
         ("group", "webhooks.fanout", False),
         ("transactional-id", "webhooks.fanout", True),
+        ("transactional-id", "webhooks.replay", True),
     } <= named
 
 
