@@ -6,6 +6,7 @@ writes there must stop nobody.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -54,6 +55,7 @@ class Control:
         self._writer = writer
         self._orders: dict[tuple[str, str], Orders] = {}
         self._notes: dict[str, Note] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
         self.known = False
         self.on_orders: Callable[[str, str], None] = lambda _tenant, _endpoint: None
 
@@ -134,8 +136,18 @@ class Control:
         """Note that these queues are read from these offsets on. Never raises."""
         await self._note({queue_key(queue): note_value(offset, self._now_ms()) for queue, offset in first.items()})
 
+    def queues_missing(self, queues: Collection[str]) -> None:
+        """These queues do not exist: what is made under their names later is new. Written down in the background."""
+        gone = [queue for queue in queues if self.queue(queue) is not None]
+        if not gone:
+            return
+        log.error("queues were deleted, with what was in them", queues=sorted(gone))
+        task = asyncio.get_running_loop().create_task(self.forget_queues(gone), name="forget queues")
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
     async def forget_queues(self, queues: Collection[str]) -> None:
-        """These queues are gone: what is made under their names is new. Never raises."""
+        """Take the notes about queues back. Never raises."""
         await self._note({queue_key(queue): None for queue in queues if self.queue(queue) is not None})
 
     async def _note(self, records: Mapping[str, bytes | None]) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import structlog
 
 from delivery.model import Endpoint, Partition
-from delivery.ports import Clock, InHand, Ledger, Member, Reader
+from delivery.ports import Clock, InHand, Ledger, Member, Meter, Reader
 from delivery.settle import CommitPump
-from delivery.take_over import Takeover
+from delivery.take_over import QueueNotes, Takeover
 from delivery.tenure import Tenure
 
 log = structlog.get_logger(__name__)
@@ -38,6 +38,8 @@ class Intake:
         pump: CommitPump,
         ledger: Ledger,
         clock: Clock,
+        notes: QueueNotes,
+        meter: Meter,
         queues: Mapping[str, Endpoint],
         on_ready: Callable[[Tenure], None],
         on_lost: Callable[[Tenure], None],
@@ -50,7 +52,14 @@ class Intake:
         self._queues = queues
         self._on_lost = on_lost
         self._takeover = Takeover(
-            member=member, reader=reader, pump=pump, ledger=ledger, clock=clock, on_ready=on_ready
+            member=member,
+            reader=reader,
+            pump=pump,
+            ledger=ledger,
+            clock=clock,
+            notes=notes,
+            meter=meter,
+            on_ready=on_ready,
         )
         self._taking: set[asyncio.Task[None]] = set()
         # Nothing is ours, and those that were are let go.

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import assert_never
 
 import structlog
 
+from delivery.attempt_report import report
 from delivery.model import (
-    Answer,
     DeadLetterReason,
     Delivered,
     Delivery,
+    Endpoint,
     Halted,
     HaltReason,
     LoopExit,
     NotSent,
     NotSentKind,
     Reply,
-    Retry,
+    Rested,
     Unsendable,
 )
 from delivery.policy import classify, decide
-from delivery.policy.dead_letter import AttemptFacts
+from delivery.policy.dead_letter import facts_of
 from delivery.policy.decide import Attempted
 from delivery.policy.event import read_delivery
 from delivery.policy.halting import halted, started
 from delivery.policy.handing_over import reserved, suspected
 from delivery.policy.request import RequestMaker
-from delivery.policy.standing import FRESH, Fate, Standing
-from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Send, Step, WaitUntil
+from delivery.policy.standing import FRESH, Standing
+from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Rest, Send, Step, WaitUntil
 from delivery.ports import (
     Clock,
+    ControlUnwritable,
     DeadLetterTooLarge,
     DeadLetterUnwritable,
     Keys,
@@ -57,7 +59,11 @@ MOST_UNCOMMITTED = 256
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What every loop of a worker shares. `chance` gives uniform numbers in [0, 1)."""
+    """What every loop of a worker shares.
+
+    `disable(endpoint, detail)` orders that nothing is sent until a person resumes it, or raises ControlUnwritable;
+    `chance` gives uniform numbers in [0, 1).
+    """
 
     member: Member
     sender: Sender
@@ -66,6 +72,7 @@ class Surroundings:
     ledger: Ledger
     meter: Meter
     clock: Clock
+    disable: Callable[[Endpoint, str], Awaitable[None]]
     chance: Callable[[], float] = random.random
 
 
@@ -81,32 +88,52 @@ class DeliveryLoop:
         self.waiting_until: float | None = None
         self._remembered = tenure.standing
 
-    async def run(self) -> LoopExit:
-        """Deliver until stopped, revoked or halted. Errors of our own come out as they are."""
+    async def run(self, *, rest: bool = False) -> LoopExit:
+        """Deliver until stopped, revoked or halted. Errors of our own come out as they are.
+
+        With `rest` a halt stays in force: nothing is done but what was ordered.
+        """
         tenure = self._tenure
-        tenure.standing = started(tenure.standing)
+        if not rest:
+            tenure.standing = started(tenure.standing)
         while True:
-            step = decide.decide(tenure.standing, self._endpoint, self._around.clock.monotonic())
+            ordered = tenure.ordered(None if self._delivery is None else self._delivery.queued_ms)
+            step = decide.decide(tenure.standing, self._endpoint, self._around.clock.monotonic(), ordered)
             ended = tenure.exit()
             if ended is not None and (tenure.lost or self._may_stop(step)):
                 return ended
-            match step:
-                case Next():
-                    await self._take()
-                case Send(timeout_s=timeout_s):
-                    await self._send(timeout_s)
-                case WaitUntil(at=at):
-                    await self._wait(at)
-                case Complete():
-                    await self._complete()
-                case DeadLetter(reason=reason):
-                    halt = await self._dead_letter(reason)
-                    if halt is not None:
-                        return await self._halt(halt)
-                case Halt():
-                    return await self._halt(step)
-                case _ as never:
-                    assert_never(never)
+            ended = await self._carry_out(step)
+            if ended is not None:
+                return ended
+
+    async def _carry_out(self, step: Step) -> LoopExit | None:
+        match step:
+            case Next():
+                await self._take()
+            case Send(timeout_s=timeout_s):
+                await self._send(timeout_s)
+            case WaitUntil(at=at):
+                await self._wait(at)
+            case Complete():
+                await self._complete()
+            case DeadLetter(reason=reason):
+                return await self._dead_letter(reason)
+            case Halt():
+                return await self._halt(step)
+            case Rest():
+                return Rested()
+            case _ as never:
+                assert_never(never)
+        return None
+
+    async def _disable(self, halt: Halt) -> Halt:
+        """Order that nothing is sent until a person says so; where that cannot be written, it is a halt like others."""
+        try:
+            await self._around.disable(self._endpoint, halt.detail)
+        except ControlUnwritable as error:
+            log.error("an endpoint cannot be disabled, it only halts", endpoint=self._endpoint.label, error=str(error))
+            return Halt(reason=HaltReason.REJECTIONS, detail=halt.detail)
+        return halt
 
     def _may_stop(self, step: Step) -> bool:
         """A stop leaves no answered record unsettled, and waits for no record that is still to be read."""
@@ -183,7 +210,9 @@ class DeliveryLoop:
             spread_unit=around.chance(),
         )
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
-        self._count(attempted)
+        report(around.meter, endpoint, self._names(), attempted, tenure.standing.in_hand)
+        if isinstance(verdict, Delivered):
+            around.meter.delivered(endpoint, max(0.0, around.clock.wall() - delivery.event.time_ms / 1000))
         if not tenure.lost and not isinstance(verdict, Delivered):
             await self._remember()
         if tenure.lost:
@@ -211,7 +240,7 @@ class DeliveryLoop:
             self._around.meter.left_out(self._endpoint, outgoing.left_out)
         return await self._around.sender.send(self._endpoint, outgoing, timeout_s)
 
-    async def _dead_letter(self, reason: DeadLetterReason) -> Halt | None:
+    async def _dead_letter(self, reason: DeadLetterReason) -> LoopExit | None:
         tenure = self._tenure
         if self._delivery is None:
             await self._take()
@@ -220,20 +249,12 @@ class DeliveryLoop:
         progress = tenure.standing.in_hand
         if progress is None or progress.reason is None:
             raise RuntimeError("a dead letter needs a reason")
-        facts = AttemptFacts(
-            attempts=progress.requests,
-            waited_s=progress.waited_s,
-            first_attempt_wall_s=progress.first_wall_s,
-            last_attempt_wall_s=progress.last_wall_s,
-            last=progress.last,
-            detail=progress.detail,
-        )
         try:
-            await self._around.settle.dead_letter(tenure, self._delivery, progress.reason, facts)
+            await self._around.settle.dead_letter(tenure, self._delivery, progress.reason, facts_of(progress))
         except DeadLetterTooLarge as error:
-            return Halt(reason=HaltReason.DEAD_LETTER_TOO_LARGE, detail=str(error))
+            return await self._halt(Halt(reason=HaltReason.DEAD_LETTER_TOO_LARGE, detail=str(error)))
         except DeadLetterUnwritable as error:
-            return Halt(reason=HaltReason.DEAD_LETTER_UNWRITABLE, detail=str(error))
+            return await self._halt(Halt(reason=HaltReason.DEAD_LETTER_UNWRITABLE, detail=str(error)))
         log.info(
             "dead letter", **self._names(), reason=progress.reason, attempts=progress.requests, detail=progress.detail
         )
@@ -247,12 +268,12 @@ class DeliveryLoop:
             await self._remember()
 
     async def _halt(self, halt: Halt) -> LoopExit:
+        if halt.reason is HaltReason.GONE and self._tenure.orders.disabled is None:
+            halt = await self._disable(halt)
         clock = self._around.clock
         standing = halted(self._tenure.standing, self._endpoint, halt, clock.monotonic(), clock.wall())
         self._tenure.standing = standing
         await self._remember()
-        if standing.due_at is None:
-            raise RuntimeError("a halt needs a due time")
         return Halted(reason=halt.reason, detail=halt.detail, due_at=standing.due_at)
 
     async def _remember(self) -> None:
@@ -267,31 +288,6 @@ class DeliveryLoop:
             await self._around.ledger.record(self._tenure.partition.topic, self._tenure.token, standing)
         except TokenRefused:
             self._tenure.lose()
-
-    def _count(self, attempted: Attempted) -> None:
-        meter, endpoint, reply = self._around.meter, self._endpoint, attempted.reply
-        seconds = attempted.ended_at - attempted.started_at
-        status_class = classify.status_class(reply)
-        if not isinstance(reply, NotSent):
-            meter.attempt(endpoint, reply, status_class, seconds)
-        if isinstance(attempted.verdict, Delivered):
-            meter.delivered(endpoint, max(0.0, self._around.clock.wall() - self._in_hand().event.time_ms / 1000))
-            return
-        progress = self._tenure.standing.in_hand
-        if isinstance(attempted.verdict, Retry) and progress is not None and progress.fate is Fate.OPEN:
-            meter.retry(endpoint, status_class)
-        log.info(
-            "attempt",
-            **self._names(),
-            status=reply.status if isinstance(reply, Answer) else None,
-            ended=status_class,
-            outcome=classify.outcome(reply),
-            error="" if isinstance(reply, Answer) else f"{reply.kind}: {reply.detail}",
-            attempt=progress.attempts if progress else 0,
-            fate=progress.fate if progress else "",
-            seconds=round(seconds, 4),
-            next_in_s=round(max(0.0, progress.next_at - attempted.ended_at), 3) if progress else 0,
-        )
 
     def _names(self) -> dict[str, str]:
         delivery = self._in_hand()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import structlog
 
+from delivery.model import Endpoint, HaltReason, Partition
 from delivery.policy.handing_over import inherited, start_offset, unknown
-from delivery.ports import Clock, CommitRefused, Ledger, Member, Reader, TakenOver, Unreachable
+from delivery.policy.notes import Note
+from delivery.policy.orders import Orders, ResumeFrom, resume_from
+from delivery.ports import Clock, CommitRefused, Ledger, Member, Meter, Reader, TakenOver, Unreachable
 from delivery.settle import CommitPump
 from delivery.tenure import Tenure
 
@@ -25,8 +29,31 @@ LOOK_S = 0.02
 SUSPECT_OFFSETS = 256
 
 
+class QueueNotes(Protocol):
+    """What is known of a queue beside its committed offset."""
+
+    async def ready(self) -> bool:
+        """False while it is not known what is noted. Raises Unreachable."""
+        ...
+
+    def queue(self, queue: str) -> Note | None:
+        """The note that the queue has been read before."""
+        ...
+
+    async def note_queues(self, first: Mapping[str, int]) -> None:
+        """Note that queues are read from these offsets on. Never raises."""
+        ...
+
+    def of(self, endpoint: Endpoint) -> Orders:
+        """The orders for an endpoint."""
+        ...
+
+
 class Takeover:
-    """Makes tenures ready. `on_ready` is told when a tenure's loop may start."""
+    """Makes tenures ready. `on_ready` is told when a tenure's loop may start.
+
+    A queue that has lost its committed offset stays out until an operator says where it goes on.
+    """
 
     def __init__(
         self,
@@ -36,6 +63,8 @@ class Takeover:
         pump: CommitPump,
         ledger: Ledger,
         clock: Clock,
+        notes: QueueNotes,
+        meter: Meter,
         on_ready: Callable[[Tenure], None],
     ) -> None:
         self._member = member
@@ -43,7 +72,10 @@ class Takeover:
         self._pump = pump
         self._ledger = ledger
         self._clock = clock
+        self._notes = notes
+        self._meter = meter
         self._on_ready = on_ready
+        self._noting: set[asyncio.Task[None]] = set()
 
     async def run(self, tenures: Sequence[Tenure], epoch: int) -> None:
         """Take over all together, or, when that fails, one by one: one bad queue must not keep the others.
@@ -55,6 +87,7 @@ class Takeover:
             waiting = [tenure for tenure in tenures if not tenure.ready and not tenure.lost]
             if not waiting:
                 return
+            waiting = [tenure for tenure in waiting if not tenure.offset_lost or self._answer(tenure) is not None]
             for some in [waiting] if together else [[tenure] for tenure in waiting]:
                 try:
                     await self._take(some, epoch)
@@ -72,12 +105,13 @@ class Takeover:
         Each queue begins as soon as it can. Raises CommitRefused, Unreachable.
         """
         committed = await self._member.committed([tenure.partition for tenure in tenures])
-        # A new queue starts at its oldest record.
-        oldest = await self._reader.oldest([partition for partition, offset in committed.items() if offset is None])
+        for tenure in tenures:
+            tenure.offset_lost = tenure.offset_lost and committed[tenure.partition] is None
+        starts = await self._starts([tenure for tenure in tenures if committed[tenure.partition] is None])
         # What was asked for an assignment that is over says nothing about the one that is in force.
         if self._member.epoch != epoch:
             return
-        found = await self._draw(tenures)
+        found = await self._draw([tenure for tenure in tenures if not tenure.offset_lost])
         began = self._clock.monotonic()
         waiting = [tenure for tenure in tenures if tenure.partition.topic in found]
         while waiting and self._member.epoch == epoch:
@@ -85,7 +119,7 @@ class Takeover:
             able = [t for t in waiting if not t.lost and _may_begin(found[t.partition.topic], late)]
             for tenure in able:
                 offset = committed[tenure.partition]
-                self._open(tenure, found[tenure.partition.topic], offset, oldest.get(tenure.partition, 0))
+                self._open(tenure, found[tenure.partition.topic], offset, starts.get(tenure.partition, 0))
             if able:
                 await self._prove(able, epoch)
             waiting = [tenure for tenure in waiting if not tenure.ready and not tenure.lost]
@@ -96,6 +130,44 @@ class Takeover:
                 waiting = [tenure for tenure in waiting if tenure.partition.topic in found]
                 for tenure in waiting:
                     tenure.taken = found[tenure.partition.topic]
+
+    async def _starts(self, tenures: Sequence[Tenure]) -> dict[Partition, int]:
+        """Where queues without a committed offset begin: a new one at its oldest record. Raises Unreachable."""
+        if not tenures:
+            return {}
+        if not await self._notes.ready():
+            raise Unreachable("it is not known yet which queues are new")
+        partitions = [tenure.partition for tenure in tenures]
+        oldest, newest = await self._reader.oldest(partitions), await self._reader.newest(partitions)
+        starts = {}
+        for tenure in tenures:
+            first, end = oldest[tenure.partition], newest[tenure.partition]
+            noted = self._notes.queue(tenure.partition.topic)
+            # One that is empty and never had a record has nothing to be lost.
+            answer = self._answer(tenure)
+            if noted is None or end == 0 or answer is not None:
+                tenure.offset_lost = False
+                starts[tenure.partition] = end if answer is ResumeFrom.LATEST else first
+            elif not tenure.offset_lost:
+                self._set_aside(tenure, first, end)
+        return starts
+
+    def _answer(self, tenure: Tenure) -> ResumeFrom | None:
+        noted = self._notes.queue(tenure.partition.topic)
+        return None if noted is None else resume_from(self._notes.of(tenure.endpoint), noted.position)
+
+    def _set_aside(self, tenure: Tenure, oldest: int, end: int) -> None:
+        tenure.offset_lost = True
+        self._meter.halt(tenure.endpoint, HaltReason.OFFSET_LOST)
+        log.error(
+            "halted",
+            tenant=tenure.endpoint.tenant,
+            endpoint=tenure.endpoint.name,
+            reason=HaltReason.OFFSET_LOST,
+            detail="delivery endpoint resume --from oldest|latest says where it goes on",
+            oldest=oldest,
+            end=end,
+        )
 
     async def _draw(self, tenures: Sequence[Tenure]) -> dict[str, TakenOver]:
         """A token for each that has none: one that was drawn for the assignment before is still good."""
@@ -131,10 +203,23 @@ class Takeover:
         await self._pump.prove({tenure.partition: tenure.settled_to for tenure in tenures}, PROOF_COMMIT_S)
         if self._member.epoch != epoch:
             return
+        self._note(tenures)
         for tenure in tenures:
             if not tenure.lost:
                 tenure.ready = True
                 self._on_ready(tenure)
+
+    def _note(self, tenures: Sequence[Tenure]) -> None:
+        """In the background: a loop need not wait for it. An answer of an operator is used up by a new note."""
+        new = {
+            tenure.partition.topic: tenure.settled_to
+            for tenure in tenures
+            if self._notes.queue(tenure.partition.topic) is None or self._answer(tenure) is not None
+        }
+        if new:
+            task = asyncio.create_task(self._notes.note_queues(new), name="note queues")
+            self._noting.add(task)
+            task.add_done_callback(self._noting.discard)
 
 
 def _may_begin(taken: TakenOver, late: bool) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 
 from delivery.mailbox import Mailbox
 from delivery.model import Endpoint, LoopExit, Partition, Revoked, Stopped
+from delivery.policy.orders import NO_ORDERS, Ordered, Orders, ordered
 from delivery.policy.standing import FRESH, Standing
 from delivery.ports import TakenOver
 
@@ -27,8 +28,11 @@ class Tenure:
         self.taken: TakenOver | None = None
         self.settled_to = 0
         self.standing: Standing = FRESH
+        self.orders: Orders = NO_ORDERS
         self.mailbox: Mailbox | None = None
         self.ready = False
+        # Kafka has forgotten how far the queue had been read; it stands still until an operator says where to go on.
+        self.offset_lost = False
         self.lost = False
         self.stopping = False
         self.assigned_at = 0.0
@@ -61,6 +65,17 @@ class Tenure:
         self.stopping = True
         self._interrupt()
 
+    def obey(self, orders: Orders) -> None:
+        """What an operator has ordered by now; a loop that waits looks again."""
+        self.orders = orders
+        self._interrupt()
+
+    def ordered(self, queued_ms: int | None) -> Ordered:
+        """What the orders say now; `queued_ms` is when the record in hand was queued, None while it is not read."""
+        progress = self.standing.in_hand
+        in_hand = None if progress is None else progress.offset
+        return ordered(self.orders, self.settled_to, in_hand, queued_ms)
+
     def _interrupt(self) -> None:
         self._interrupted.set()
         if self.mailbox is not None:
@@ -75,11 +90,11 @@ class Tenure:
         return None
 
     async def wait(self, seconds: float) -> None:
-        """Sleep, but not past the end of the tenure."""
+        """Sleep, but not past the end of the tenure, nor past an order."""
         if seconds <= 0:
             return
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._interrupted.wait()
-        except TimeoutError:
-            return
+        if self.exit() is None:
+            self._interrupted.clear()

@@ -30,15 +30,21 @@ class StartAt:
 Action = Start | StartAt
 
 
-def plan(owned: Mapping[str, Standing], running: Collection[str], now: float, horizon_s: float) -> tuple[Action, ...]:
+def plan(
+    owned: Mapping[str, Standing],
+    running: Collection[str],
+    now: float,
+    horizon_s: float,
+    idle: Collection[str] = (),
+) -> tuple[Action, ...]:
     """What to do for the owned queues without a loop.
 
     One without a due time starts at once, one whose due time comes within `horizon_s` gets a timer for exactly then,
-    and the rest are left to a later look.
+    and the rest are left to a later look. The `idle` ones may send nothing and have nothing else to do.
     """
     actions: list[Action] = []
     for queue, standing in owned.items():
-        if queue in running:
+        if queue in running or queue in idle:
             continue
         if standing.due_at is None or standing.due_at <= now:
             actions.append(Start(queue=queue))

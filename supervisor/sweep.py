@@ -7,21 +7,35 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import structlog
 
 from delivery.loop import DeliveryLoop
-from delivery.model import Crashed, Halted, HaltReason, LoopExit, Revoked, Stopped
-from delivery.policy.halting import halted
+from delivery.model import Crashed, Endpoint, Halted, HaltReason, LoopExit, Rested, Revoked, Stopped
+from delivery.policy.halting import UNTIL_ORDERED, halted
+from delivery.policy.orders import Orders, bar, unfinished
 from delivery.policy.standing import Standing
 from delivery.policy.steps import Halt
 from delivery.ports import Clock, Ledger, Meter, TokenRefused
 from delivery.tenure import Tenure
 from supervisor.plan import Start, StartAt, plan, spread
-from supervisor.view import LoopState, LoopStateName
+from supervisor.view import LoopState, loop_state
 
 log = structlog.get_logger(__name__)
+
+
+class OrderBook(Protocol):
+    """What operators have ordered, as far as it is known."""
+
+    @property
+    def known(self) -> bool:
+        """False until everything that was ordered before the start has been read."""
+        ...
+
+    def of(self, endpoint: Endpoint) -> Orders:
+        """The orders for one endpoint."""
+        ...
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -42,6 +56,7 @@ class Sweep:
         *,
         sweep_s: float,
         make_loop: Callable[[Tenure], DeliveryLoop],
+        orders: OrderBook,
         ledger: Ledger,
         meter: Meter,
         clock: Clock,
@@ -49,6 +64,7 @@ class Sweep:
     ) -> None:
         self._sweep_s = sweep_s
         self._make_loop = make_loop
+        self._orders = orders
         self._ledger = ledger
         self._meter = meter
         self._clock = clock
@@ -57,21 +73,48 @@ class Sweep:
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._just_halted: set[str] = set()
         self._together: asyncio.Task[None] | None = None
+        # Those with an order that came while their loop ran: it may have come too late for it.
+        self._reordered: set[str] = set()
         self._stopping = False
 
     def ready(self, tenure: Tenure) -> None:
-        """A queue is ours: its loop starts now, or at the due time that is still in force."""
+        """A queue is ours: its loop starts now, or at the due time that is still in force, or when it is resumed."""
+        tenure.obey(self._orders.of(tenure.endpoint))
         self._owned[tenure.partition.topic] = _Owned(tenure=tenure)
         if tenure.standing.due_at is not None and not tenure.standing.apart:
             self._look_together(tenure.partition.topic)
-        else:
-            self._apply(tenure.partition.topic)
+        if tenure.standing.due_at is None or tenure.standing.apart or self._unfinished(tenure):
+            self._carry_out(tenure.partition.topic)
 
     def _look_together(self, queue: str) -> None:
         """Their former owner ended before it could put them apart: look when all of them are here."""
         self._just_halted.add(queue)
         if self._together is None or self._together.done():
             self._together = asyncio.create_task(self.look(), name="look at what came together")
+
+    def ordered(self, queue: str) -> None:
+        """An operator has ordered something for the endpoint of this queue."""
+        owned = self._owned.get(queue)
+        if owned is None:
+            return
+        owned.tenure.obey(self._orders.of(owned.tenure.endpoint))
+        if owned.timer is not None:
+            owned.timer.cancel()
+            owned.timer = None
+        self._carry_out(queue)
+
+    def _carry_out(self, queue: str) -> None:
+        """Start a loop for what was ordered, whatever halt is in force; else as for any other queue."""
+        owned = self._owned[queue]
+        if owned.loop is not None or queue in self._ending:
+            self._reordered.add(queue)
+            return
+        self._reordered.discard(queue)
+        tenure = owned.tenure
+        if not self._stopping and tenure.exit() is None and self._unfinished(tenure):
+            self._start(owned, rest=True)
+        else:
+            self._apply(queue)
 
     def lost(self, tenure: Tenure) -> None:
         """A queue is another's. What is still in flight ends by itself; a new loop of ours waits for that."""
@@ -81,6 +124,7 @@ class Sweep:
             return
         del self._owned[queue]
         self._just_halted.discard(queue)
+        self._reordered.discard(queue)
         if owned.timer is not None:
             owned.timer.cancel()
         if owned.task is not None and not owned.task.done():
@@ -98,7 +142,7 @@ class Sweep:
         if in_hand is not None and in_hand.offset == owned.tenure.settled_to:
             # The queue came back before its last request had ended: that request is not made again.
             owned.tenure.standing = former.standing
-        self._apply(queue)
+        self._carry_out(queue)
 
     async def run(self) -> None:
         """Sweep for ever."""
@@ -132,29 +176,41 @@ class Sweep:
         chosen = {queue: self._owned[queue] for queue in queues if self._owned[queue].tenure.exit() is None}
         running = {q for q, o in chosen.items() if o.loop is not None or o.timer is not None or q in self._ending}
         standings = {queue: owned.tenure.standing for queue, owned in chosen.items()}
-        for action in plan(standings, running, self._clock.monotonic(), self._sweep_s):
+        idle = {queue for queue, owned in chosen.items() if self._idle(owned.tenure)}
+        for action in plan(standings, running, self._clock.monotonic(), self._sweep_s, idle):
             match action:
                 case Start(queue=queue):
-                    self._start(chosen[queue])
+                    self._start(chosen[queue], rest=self._barred(chosen[queue].tenure))
                 case StartAt(queue=queue, at=at):
                     delay = max(0.0, at - self._clock.monotonic())
                     chosen[queue].timer = asyncio.get_running_loop().call_later(delay, self._fire, chosen[queue])
                 case _ as never:
                     assert_never(never)
 
+    def _barred(self, tenure: Tenure) -> bool:
+        """Nothing may be sent: an order says so, or the last owner said that one did and it cannot be read yet."""
+        return bar(tenure.orders) is not None or (tenure.standing.halt in UNTIL_ORDERED and not self._orders.known)
+
+    def _unfinished(self, tenure: Tenure) -> bool:
+        return unfinished(tenure.orders, tenure.settled_to)
+
+    def _idle(self, tenure: Tenure) -> bool:
+        return self._barred(tenure) and not self._unfinished(tenure)
+
     def _fire(self, owned: _Owned) -> None:
         owned.timer = None
         if self._owned.get(owned.tenure.partition.topic) is owned and owned.loop is None and not self._stopping:
-            self._start(owned)
+            self._start(owned, rest=self._barred(owned.tenure))
 
-    def _start(self, owned: _Owned) -> None:
+    def _start(self, owned: _Owned, *, rest: bool) -> None:
         owned.loop = self._make_loop(owned.tenure)
-        owned.task = asyncio.create_task(self._live(owned, owned.loop), name=f"loop {owned.tenure.endpoint.label}")
+        live = self._live(owned, owned.loop, rest=rest)
+        owned.task = asyncio.create_task(live, name=f"loop {owned.tenure.endpoint.label}")
 
-    async def _live(self, owned: _Owned, loop: DeliveryLoop) -> None:
+    async def _live(self, owned: _Owned, loop: DeliveryLoop, *, rest: bool) -> None:
         ended: LoopExit
         try:
-            ended = await loop.run()
+            ended = await loop.run(rest=rest)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -170,13 +226,17 @@ class Sweep:
             # Only now: until the end is recorded, nobody may start the next loop.
             owned.loop = None
         queue = owned.tenure.partition.topic
-        if self._owned.get(queue) is owned and queue in self._just_halted:
+        if self._owned.get(queue) is not owned:
+            return
+        if queue in self._reordered:
+            self._carry_out(queue)
+        elif queue in self._just_halted or isinstance(ended, Rested):
             self._apply_if_soon(queue)
 
     async def _ended(self, owned: _Owned, ended: LoopExit) -> None:
         tenure = owned.tenure
         names = {"tenant": tenure.endpoint.tenant, "endpoint": tenure.endpoint.name}
-        if isinstance(ended, Stopped | Revoked):
+        if isinstance(ended, Stopped | Revoked | Rested):
             return
         if isinstance(ended, Halted):
             reason, detail = ended.reason, ended.detail
@@ -187,8 +247,8 @@ class Sweep:
             now, wall_s = self._clock.monotonic(), self._clock.wall()
             await self._store(tenure, halted(tenure.standing, tenure.endpoint, halt, now, wall_s))
         self._meter.halt(tenure.endpoint, reason)
-        due_at = tenure.standing.due_at or 0.0
-        pause_s = round(max(0.0, due_at - self._clock.monotonic()), 3)
+        due_at = tenure.standing.due_at
+        pause_s = None if due_at is None else round(max(0.0, due_at - self._clock.monotonic()), 3)
         log.warning("halted", **names, reason=reason, detail=detail, starts_in_s=pause_s)
         queue = tenure.partition.topic
         if self._owned.get(queue) is owned:
@@ -233,27 +293,11 @@ class Sweep:
 
     def states(self) -> list[LoopState]:
         """How every owned endpoint stands now."""
-        return [self._state(owned) for owned in self._owned.values()]
-
-    def _state(self, owned: _Owned) -> LoopState:
-        tenure, standing = owned.tenure, owned.tenure.standing
-        endpoint, progress = tenure.endpoint, standing.in_hand
         now = self._clock.monotonic()
-        starts_at = standing.due_at if owned.loop is None else owned.loop.waiting_until
-        name = LoopStateName.HALTED if owned.loop is None else LoopStateName.RUNNING
-        if owned.loop is not None and starts_at is not None:
-            name = LoopStateName.WAITING
-        return LoopState(
-            tenant=endpoint.tenant,
-            endpoint=endpoint.name,
-            state=name,
-            reason=str(standing.halt or "") if owned.loop is None else "",
-            detail=standing.halt_detail if owned.loop is None else "",
-            since=standing.halted_wall_s if owned.loop is None else None,
-            next_start_in_s=None if starts_at is None else round(max(0.0, starts_at - now), 3),
-            streak=standing.streak,
-            attempts=progress.attempts if progress is not None else 0,
-        )
+        return [
+            loop_state(o.tenure, now, runs=o.loop is not None, waiting_until=o.loop.waiting_until if o.loop else None)
+            for o in self._owned.values()
+        ]
 
 
 class SystemClock:

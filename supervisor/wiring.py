@@ -26,7 +26,6 @@ from delivery.fallback_ledger import FallbackLedger
 from delivery.fanout import Fanout
 from delivery.intake import Intake
 from delivery.loop import DeliveryLoop, Surroundings
-from delivery.model import Partition
 from delivery.naming import delivery_group, fanout_group, fanout_transactional_id, queue_topic
 from delivery.policy.fan_out import FanoutPlan
 from delivery.policy.request import RequestMaker
@@ -37,6 +36,8 @@ from delivery.starting_points import CommittedStart, OldestStart
 from supervisor.board import LiveBoard
 from supervisor.configuration import Configuration, Start
 from supervisor.connections import kafka_connection, redis_connection
+from supervisor.following import Following
+from supervisor.gaps import gap_reporter
 from supervisor.gauges import gauges
 from supervisor.keys import FileKeys
 from supervisor.own_topics import wanted
@@ -99,6 +100,16 @@ class _Building:
             on_change=self.subscribe,
         )
         self._build_ledger()
+        self.following = Following(
+            self.connection,
+            configuration.prefix,
+            self.topics.exists,
+            self.clock,
+            lambda queue: self.sweep.ordered(queue),
+        )
+        self.control = self.following.control
+        self.shared_services |= self.following.services
+        self.forever |= self.following.forever
         self._build_kafka()
         self._build_loops()
 
@@ -138,10 +149,12 @@ class _Building:
             ledger=self.ledger,
             meter=self.meter,
             clock=self.clock,
+            disable=self.control.disable,
         )
         self.sweep = Sweep(
             sweep_s=configuration.process.sweep_s,
             make_loop=self._make_loop(version()),
+            orders=self.control,
             ledger=self.ledger,
             meter=self.meter,
             clock=self.clock,
@@ -156,21 +169,9 @@ class _Building:
             self.connection,
             mailbox_records=process.mailbox_records,
             buffer_bytes=process.buffer_bytes // 2,
-            on_gap=self._gap,
+            on_gap=gap_reporter(self.meter),
             partition_bytes=partition_bytes,
         )
-
-    def _gap(self, partition: Partition, missed: int, found: int) -> None:
-        count = max(0, found - missed)
-        log.error(
-            "records were gone before they were read" if count else "the topic is not the one it was",
-            topic=partition.topic,
-            partition=partition.partition,
-            first_lost=missed,
-            goes_on_at=found,
-            lost=count,
-        )
-        self.meter.lost(partition.topic, count)
 
     def _make_loop(self, program_version: str) -> Any:
         makers = {e.label: RequestMaker(e, program_version) for e in self.configuration.endpoints}
@@ -182,6 +183,7 @@ class _Building:
         self.delivery_member.subscribe(
             [queue for queue, endpoint in self.queues.items() if endpoint.enabled and self.topics.usable(queue)]
         )
+        self.control.queues_missing(self.topics.missing & self.queues.keys())
 
     def worker(self) -> Worker:
         """Everything put together."""
@@ -206,7 +208,7 @@ class _Building:
                 "fan-out member": self.fanout_member.run,
                 "delivery reader": self.delivery_reader.run,
                 "fan-out reader": self.fanout_reader.run,
-                "intake": intake.run,
+                "intake": lambda: self.following.before(intake.run),
                 "fan-out": fanout.run,
                 "commit pump": self.pump.run,
                 "sweep": self.sweep.run,
@@ -240,6 +242,8 @@ class _Building:
             pump=self.pump,
             ledger=self.ledger,
             clock=self.clock,
+            notes=self.control,
+            meter=self.meter,
             queues=self.queues,
             on_ready=self.sweep.ready,
             on_lost=self.sweep.lost,
@@ -283,6 +287,7 @@ class _Building:
         return CommittedStart(
             self.fanout_member,
             self.fanout_reader,
+            self.control,
             self.topics.partitions,
             from_latest=self.configuration.start is Start.LATEST,
         )

@@ -272,7 +272,17 @@ class Worker:
         return [*self._sweep.states(), *self._unserved()]
 
     def _unserved(self) -> list[LoopState]:
-        states = []
+        states = [
+            LoopState(
+                tenant=tenure.endpoint.tenant,
+                endpoint=tenure.endpoint.name,
+                state=LoopStateName.HALTED,
+                reason=str(HaltReason.OFFSET_LOST),
+                detail="resume --from oldest|latest",
+            )
+            for tenure in self._intake.tenures.values()
+            if tenure.offset_lost
+        ]
         for queue, endpoint in self._queues.items():
             trouble = self._topics.trouble(queue)
             if not endpoint.enabled:

@@ -25,6 +25,8 @@ from delivery.model import (
     SigningKey,
     StatusClass,
 )
+from delivery.policy.notes import Note
+from delivery.policy.orders import NO_ORDERS, Order, Orders
 from delivery.policy.standing import Standing
 from delivery.ports import CommitRefused, TokenRefused
 
@@ -267,6 +269,52 @@ class FakeDeadLetters:
     def headers(self, index: int = -1) -> dict[str, str]:
         """One dead letter's headers."""
         return {name: (value or b"").decode() for name, value in self.written[index].headers}
+
+
+class FakeOrders:
+    """The orders and notes of a worker: given by the test; `disabled` are the worker's own, `error` refuses them."""
+
+    def __init__(self) -> None:
+        self.known = True
+        self.orders: dict[str, Orders] = {}
+        self.disabled: list[str] = []
+        self.error: Exception | None = None
+        self.notes: dict[str, Note] = {}
+        self.position = 0
+        self.on_orders: Callable[[str], None] = lambda _label: None
+
+    def of(self, endpoint: Endpoint) -> Orders:
+        """As given."""
+        return self.orders.get(endpoint.label, NO_ORDERS)
+
+    def give(self, label: str, **orders: Order) -> None:
+        """Replace these orders, each later than all before, and tell who listens."""
+        placed = {}
+        for name, order in orders.items():
+            self.position += 1
+            placed[name] = dataclasses.replace(order, position=self.position)
+        self.orders[label] = dataclasses.replace(self.orders.get(label, NO_ORDERS), **placed)
+        self.on_orders(label)
+
+    async def disable(self, endpoint: Endpoint, detail: str) -> None:
+        """It holds at once, unless it is to be refused."""
+        if self.error is not None:
+            raise self.error
+        self.disabled.append(endpoint.label)
+        self.give(endpoint.label, disable=Order(position=0, at_ms=0, by="worker", detail=detail))
+
+    async def ready(self) -> bool:
+        """As set."""
+        return self.known
+
+    def queue(self, queue: str) -> Note | None:
+        """What was noted."""
+        return self.notes.get(queue)
+
+    async def note_queues(self, first: Mapping[str, int]) -> None:
+        """Later than all orders before."""
+        self.position += 1
+        self.notes |= {queue: Note(position=self.position, first=offset) for queue, offset in first.items()}
 
 
 class RecordingLedger(MemoryLedger):

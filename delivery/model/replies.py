@@ -115,11 +115,16 @@ class Revoked:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Halted:
-    """The loop ended by rule; the record in hand, if any, is kept. `due_at` is monotonic."""
+    """The loop ended by rule; the record in hand, if any, is kept. `due_at` is monotonic; None: waits for an order."""
 
     reason: HaltReason
     detail: str
-    due_at: float
+    due_at: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rested:
+    """What was ordered is done, and the halt that was in force before still is."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,4 +134,4 @@ class Crashed:
     error: BaseException
 
 
-LoopExit = Stopped | Revoked | Halted | Crashed
+LoopExit = Stopped | Revoked | Halted | Rested | Crashed

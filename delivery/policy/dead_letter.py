@@ -30,6 +30,7 @@ from delivery.policy.event import (
     renamed,
 )
 from delivery.policy.record_size import record_size
+from delivery.policy.standing import Progress
 
 PREFIX: Final = "dead-letter-"
 ID: Final = PREFIX + "id"
@@ -68,6 +69,18 @@ class AttemptFacts:
     last_attempt_wall_s: float | None = None
     last: Reply | None = None
     detail: str = ""
+
+
+def facts_of(progress: Progress) -> AttemptFacts:
+    """What was tried for the record in hand."""
+    return AttemptFacts(
+        attempts=progress.requests,
+        waited_s=progress.waited_s,
+        first_attempt_wall_s=progress.first_wall_s,
+        last_attempt_wall_s=progress.last_wall_s,
+        last=progress.last,
+        detail=progress.detail,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from delivery.model import (
     Endpoint,
     HaltReason,
     OnExhausted,
+    OnGone,
     OurFault,
     Rejected,
     Reply,
@@ -24,10 +25,13 @@ from delivery.model import (
     Verdict,
 )
 from delivery.policy import backoff
+from delivery.policy.orders import FREE, Ordered
 from delivery.policy.standing import Fate, Progress, Standing
-from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Send, Step, WaitUntil
+from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Rest, Send, Step, WaitUntil
 
 GONE = 410
+# What no order changes any more.
+_CERTAIN = frozenset({Fate.DELIVERED, Fate.DEAD})
 
 
 def take(standing: Standing, delivery: Delivery, endpoint: Endpoint, now: float, wall_s: float) -> Standing:
@@ -44,9 +48,16 @@ def take(standing: Standing, delivery: Delivery, endpoint: Endpoint, now: float,
     return dataclasses.replace(standing, in_hand=progress)
 
 
-def decide(standing: Standing, endpoint: Endpoint, now: float) -> Step:
-    """What to do next for this endpoint."""
+def decide(standing: Standing, endpoint: Endpoint, now: float, ordered: Ordered = FREE) -> Step:
+    """What to do next for this endpoint.
+
+    An outcome stands whatever is ordered. Then what was ordered is done, also while a halt is in force or nothing may
+    be sent; nothing else is.
+    """
     progress = standing.in_hand
+    obeyed = None if progress is not None and progress.fate in _CERTAIN else _obeyed(standing, ordered)
+    if obeyed is not None:
+        return obeyed
     if progress is None:
         return _between_records(standing, endpoint)
     match progress.fate:
@@ -64,9 +75,25 @@ def decide(standing: Standing, endpoint: Endpoint, now: float) -> Step:
             assert_never(never)
 
 
+def _obeyed(standing: Standing, ordered: Ordered) -> Step | None:
+    """What orders, and a halt in force, leave to be done; None when they leave everything."""
+    if standing.in_hand is not None and ordered.cut is not None:
+        return DeadLetter(reason=ordered.cut)
+    if standing.halt is None and ordered.bar is None:
+        return None
+    if standing.in_hand is None and ordered.more:
+        return Next()
+    if standing.halt is not None or ordered.bar is None:
+        return Rest()
+    return Halt(reason=ordered.bar)
+
+
 def _between_records(standing: Standing, endpoint: Endpoint) -> Step:
     if standing.streak >= endpoint.halt.after:
-        return Halt(reason=HaltReason.REJECTIONS, detail="410" if standing.gone >= standing.streak else "")
+        if standing.gone < standing.streak:
+            return Halt(reason=HaltReason.REJECTIONS)
+        reason = HaltReason.GONE if endpoint.on_gone is OnGone.DISABLE else HaltReason.REJECTIONS
+        return Halt(reason=reason, detail="410")
     # After the first halt of this kind one more failed record is enough, until something is delivered.
     needed = 1 if standing.failed_before else endpoint.halt.after_failing
     if standing.failing >= needed:
@@ -184,7 +211,7 @@ def _failed(standing: Standing, verdict: Retry) -> Standing:
 def dead(standing: Standing, reason: DeadLetterReason) -> Standing:
     """The record in hand is to be dead-lettered; one that ran out of time counts as failing when it was ever sent."""
     progress = standing.in_hand
-    if progress is None or progress.fate is not Fate.OPEN:
+    if progress is None or progress.fate in _CERTAIN:
         return standing
     if reason is DeadLetterReason.EXPIRED and progress.requests and progress.last_retry is not None:
         standing = _failed(standing, progress.last_retry)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import assert_never
+from typing import Final, assert_never
 
 from delivery.model import Endpoint, HaltReason
 from delivery.policy.standing import Fate, Progress, Standing
 from delivery.policy.steps import Halt
+
+UNTIL_ORDERED: Final = frozenset({HaltReason.PAUSED, HaltReason.GONE})
+"""Only an operator's order ends these."""
 
 
 def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_s: float) -> Standing:
@@ -15,10 +18,16 @@ def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_
 
     Rejections pause for `pause_s`, lengthened by `growth` for each such halt since the last delivery; failing and held
     endpoints double theirs, and so does a record that crashes its loop. Never sooner than the endpoint asked.
+    One that waits for an order has no due time. A pause is no answer of the endpoint's: the streak goes on after it.
     """
     pause_s = endpoint.halt.pause_s
-    changes: dict[str, int | float | None] = {}
+    changes: dict[str, int | float | None] = {"streak": 0, "gone": 0}
     match halt.reason:
+        case HaltReason.PAUSED:
+            changes = {}
+        case HaltReason.GONE:
+            # Whenever it is resumed, the five requests before count.
+            changes["not_before"] = max(now + pause_s, standing.not_before)
         case HaltReason.REJECTIONS:
             pause_s = _lengthened(endpoint, endpoint.halt.growth, standing.rejection_pauses)
             changes["rejection_pauses"] = standing.rejection_pauses + 1
@@ -36,12 +45,10 @@ def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_
         changes["held_since"] = now
     standing = dataclasses.replace(
         standing,
-        streak=0,
-        gone=0,
         halt=halt.reason,
         halt_detail=halt.detail,
         halted_wall_s=wall_s,
-        due_at=max(now + pause_s, standing.not_before),
+        due_at=None if halt.reason in UNTIL_ORDERED else max(now + pause_s, standing.not_before),
         apart=False,
         in_hand=_kept(standing.in_hand, halt.reason),
     )

@@ -46,4 +46,9 @@ class Halt:
     detail: str = ""
 
 
-Step = Next | Send | WaitUntil | Complete | DeadLetter | Halt
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """End the loop; the halt in force stays, nothing more is ordered."""
+
+
+Step = Next | Send | WaitUntil | Complete | DeadLetter | Halt | Rest

@@ -14,6 +14,7 @@ from tests.fakes import (
     FakeDeadLetters,
     FakeKeys,
     FakeMember,
+    FakeOrders,
     FakeReader,
     FakeSender,
     RecordingLedger,
@@ -37,6 +38,7 @@ class LoopKit:
         self.reader = FakeReader()
         self.sender = FakeSender(*replies)
         self.keys = FakeKeys()
+        self.orders = FakeOrders()
         self.letters = FakeDeadLetters()
         self.ledger = RecordingLedger()
         self.meter = RecordingMeter()
@@ -64,6 +66,7 @@ class LoopKit:
             ledger=self.ledger,
             meter=self.meter,
             clock=self.clock,
+            disable=self.orders.disable,
             chance=lambda: self.chance,
         )
         return DeliveryLoop(self.tenure, RequestMaker(self.endpoint, "0"), surroundings)

@@ -14,7 +14,7 @@ from delivery.policy.standing import Fate, Progress, Standing
 from delivery.ports import CommitRefused, InHand, TakenOver
 from delivery.settle import CommitPump
 from delivery.tenure import Tenure
-from tests.fakes import FakeMember, FakeReader, endpoint
+from tests.fakes import FakeMember, FakeOrders, FakeReader, RecordingMeter, endpoint
 from tests.virtual_time import VirtualClock, in_virtual_time
 
 A, B, C = (Partition(f"p.acme.{name}.queue", 0) for name in "abc")
@@ -42,6 +42,8 @@ class Choosy(FakeMember):
 @dataclasses.dataclass
 class Kit:
     member: Choosy
+    reader: FakeReader
+    notes: FakeOrders
     ledger: MemoryLedger
     intake: Intake
     pump: CommitPump
@@ -58,6 +60,7 @@ async def running(shared: MemoryLedger | None = None) -> AsyncIterator[Kit]:
     member, reader = Choosy(), FakeReader()
     ledger = shared or MemoryLedger(VirtualClock().monotonic)
     pump = CommitPump(member, 0.1)
+    notes = FakeOrders()
     ready: list[Tenure] = []
     lost: list[Tenure] = []
     intake = Intake(
@@ -66,13 +69,15 @@ async def running(shared: MemoryLedger | None = None) -> AsyncIterator[Kit]:
         pump=pump,
         ledger=ledger,
         clock=VirtualClock(),
+        notes=notes,
+        meter=RecordingMeter(),
         queues={queue.topic: endpoint(name) for queue, name in zip((A, B, C), "abc", strict=True)},
         on_ready=ready.append,
         on_lost=lost.append,
     )
     task = asyncio.create_task(intake.run())
     try:
-        yield Kit(member, ledger, intake, pump, ready, lost)
+        yield Kit(member, reader, notes, ledger, intake, pump, ready, lost)
     finally:
         assert not task.done(), "it must live for ever"
         task.cancel()

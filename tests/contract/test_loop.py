@@ -151,10 +151,10 @@ async def test_a_record_that_is_held_halts_and_starts_anew_from_attempt_one() ->
     first = halted(await kit.run(), HaltReason.HOLD)
     assert kit.sender.ids == ["msg_0"] * 6
     assert await kit.settled() == 0
-    await asyncio.sleep(first.due_at - kit.clock.monotonic())
+    await asyncio.sleep((first.due_at or 0.0) - kit.clock.monotonic())
     second = halted(await kit.run(), HaltReason.HOLD)
     assert kit.sender.ids == ["msg_0"] * 12
-    assert second.due_at - kit.clock.monotonic() == pytest.approx(20)
+    assert (second.due_at or 0.0) - kit.clock.monotonic() == pytest.approx(20)
     assert kit.letters.written == []
 
 
@@ -446,7 +446,7 @@ async def test_an_endpoint_that_rejects_everything_sees_five_requests_in_ten_sec
     kit = LoopKit(NOT_FOUND, count=60, halt=HaltLimits())
     for _ in range(6):
         ended = halted(await kit.run(), HaltReason.REJECTIONS)
-        await asyncio.sleep(ended.due_at - kit.clock.monotonic())
+        await asyncio.sleep((ended.due_at or 0.0) - kit.clock.monotonic())
     times = [request.at for request in kit.sender.sent]
     assert max(sum(at <= other < at + 10 for other in times) for at in times) == 5
     assert max(sum(at <= other < at + 60 for other in times) for at in times) == 30

@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from delivery.loop import DeliveryLoop, Surroundings
-from delivery.model import Answer, HaltReason, Partition, Reply
-from delivery.policy.request import RequestMaker
+from delivery.model import Answer, HaltReason, Reply
 from delivery.policy.standing import Standing
-from delivery.settle import CommitPump, Settle
-from delivery.tenure import Tenure
 from supervisor.plan import HERD, SPREAD_S
-from supervisor.sweep import Sweep
 from supervisor.view import LoopStateName
+from tests.contract.sweep_kit import SWEEP_S, SweepKit
 from tests.fakes import (
-    FakeDeadLetters,
-    FakeKeys,
-    FakeMember,
-    FakeReader,
     FakeSender,
-    RecordingLedger,
-    RecordingMeter,
-    Script,
-    endpoint,
-    queued,
 )
-from tests.virtual_time import VirtualClock, in_virtual_time, others
+from tests.virtual_time import in_virtual_time, others
 
 OK, NOT_FOUND = Answer(status=204), Answer(status=404)
-SWEEP_S = 10.0
 
 
 @pytest.fixture(autouse=True)
@@ -42,71 +28,6 @@ def logs() -> Iterator[list[MutableMapping[str, Any]]]:
     """What was logged, which would otherwise be drawn with all its tracebacks."""
     with capture_logs() as logged:
         yield logged
-
-
-class SweepKit:
-    """A sweep, its loops, and one sender for all of them."""
-
-    def __init__(self, *replies: Script, chance: Callable[[], float] = lambda: 0.0, sweep_s: float = SWEEP_S) -> None:
-        self.clock = VirtualClock()
-        self.member = FakeMember()
-        self.reader = FakeReader()
-        self.sender = FakeSender(*replies)
-        self.letters = FakeDeadLetters()
-        self.ledger = RecordingLedger()
-        self.meter = RecordingMeter()
-        self.pump = CommitPump(self.member, 0.1)
-        self.loops_made = 0
-        self.sweep = Sweep(
-            sweep_s=sweep_s,
-            make_loop=self.make_loop,
-            ledger=self.ledger,
-            meter=self.meter,
-            clock=self.clock,
-            chance=chance,
-        )
-        self.sweeping = asyncio.create_task(self.sweep.run())
-
-    def make_loop(self, tenure: Tenure) -> DeliveryLoop:
-        self.loops_made += 1
-        surroundings = Surroundings(
-            member=self.member,
-            sender=self.sender,
-            keys=FakeKeys(),
-            settle=Settle(self.pump, self.letters, "p", self.meter),
-            ledger=self.ledger,
-            meter=self.meter,
-            clock=self.clock,
-            chance=lambda: 0.0,
-        )
-        return DeliveryLoop(tenure, RequestMaker(tenure.endpoint, "0"), surroundings)
-
-    async def own(self, name: str = "billing", count: int = 50, standing: Standing | None = None) -> Tenure:
-        """Take a queue over and tell the sweep."""
-        partition = Partition(f"p.acme.{name}.queue", 0)
-        if partition not in self.reader.logs:
-            self.reader.add(*(queued(offset, queue=partition.topic) for offset in range(count)))
-        tenure = Tenure(partition, endpoint(name))
-        taken = (await self.ledger.take_over([partition.topic]))[partition.topic]
-        tenure.token, tenure.standing = taken.token, standing or taken.standing
-        tenure.mailbox = self.reader.open(partition, 0)
-        tenure.ready = True
-        self.sweep.ready(tenure)
-        return tenure
-
-    def lose(self, tenure: Tenure) -> None:
-        """As intake does it."""
-        tenure.lose()
-        if tenure.mailbox is not None:
-            self.reader.close(tenure.mailbox)
-        self.sweep.lost(tenure)
-        tenure.released()
-
-    def state(self, name: str = "billing") -> LoopStateName:
-        return next(state.state for state in self.sweep.states() if state.endpoint == name)
-
-    def times(self, name: str = "billing") -> list[float]:
-        return [request.at for request in self.sender.sent if request.endpoint.name == name]
 
 
 def bursts(times: list[float]) -> list[float]:

@@ -27,7 +27,7 @@ from delivery.policy import decide
 from delivery.policy.decide import Attempted
 from delivery.policy.halting import halted, started
 from delivery.policy.standing import FRESH, Standing
-from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Send, WaitUntil
+from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Rest, Send, WaitUntil
 
 WALL_S = 1_800_000_000.0
 BEGIN = 1000.0
@@ -102,6 +102,8 @@ class Life:
                     self._halt(step)
                     if until_halt or left == 0:
                         return self
+                case Rest():
+                    raise AssertionError("there are no orders here")
                 case Next() | WaitUntil() | Complete() | DeadLetter():
                     self._other(step)
         raise AssertionError("it never ends")
@@ -147,9 +149,10 @@ class Life:
     def _halt(self, step: Halt) -> None:
         wall_s = WALL_S + self.now - BEGIN
         self.standing = halted(self.standing, self.endpoint, step, self.now, wall_s)
-        assert self.standing.due_at is not None
-        self.halts.append((step.reason, self.now, self.standing.due_at - self.now))
-        self.now = self.standing.due_at
+        # One that waits for an order is resumed at once: what it may not do before its pause is over is the same.
+        due_at = self.standing.not_before if self.standing.due_at is None else self.standing.due_at
+        self.halts.append((step.reason, self.now, due_at - self.now))
+        self.now = self.now if self.standing.due_at is None else due_at
         self.standing = started(self.standing)
 
     @property

@@ -17,6 +17,7 @@ from delivery.model import (
     Jitter,
     NotSentKind,
     OnExhausted,
+    OnGone,
     OurFault,
     Rejected,
     Retry,
@@ -28,8 +29,9 @@ from delivery.model import (
 from delivery.policy import backoff
 from delivery.policy.decide import Attempted, absorb, completed, dead, decide, take
 from delivery.policy.halting import halted, started
+from delivery.policy.orders import Ordered
 from delivery.policy.standing import FRESH, Fate, Progress, Standing
-from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Send, WaitUntil
+from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Rest, Send, WaitUntil
 from tests.unit.simulation import (
     BEGIN,
     DELIVERED,
@@ -188,9 +190,108 @@ def test_a_failing_halt_names_the_last_class() -> None:
     assert decide(standing, endpoint(), 0.0) == Halt(reason=HaltReason.FAILING, detail="503")
 
 
-def test_a_streak_that_is_all_410_is_told_apart() -> None:
-    assert decide(Standing(streak=5, gone=5), endpoint(), 0.0) == Halt(reason=HaltReason.REJECTIONS, detail="410")
-    assert decide(Standing(streak=5, gone=4), endpoint(), 0.0) == Halt(reason=HaltReason.REJECTIONS)
+@pytest.mark.parametrize(
+    ("gone", "on_gone", "step"),
+    [
+        (5, OnGone.DISABLE, Halt(reason=HaltReason.GONE, detail="410")),
+        (5, OnGone.HALT, Halt(reason=HaltReason.REJECTIONS, detail="410")),
+        (4, OnGone.DISABLE, Halt(reason=HaltReason.REJECTIONS)),
+    ],
+)
+def test_a_streak_that_is_all_410_disables_and_one_stray_410_does_not(gone: int, on_gone: OnGone, step: Halt) -> None:
+    assert decide(Standing(streak=5, gone=gone), endpoint(on_gone=on_gone), 0.0) == step
+
+
+def test_a_disabled_endpoint_waits_for_an_order_and_gets_no_request_before_its_pause_is_over() -> None:
+    life = Life(endpoint()).play(*[Rejected(status=410)] * 5, until_halt=True)
+    assert life.reasons == [HaltReason.GONE]
+    standing = halted(Standing(streak=5, gone=5), endpoint(), Halt(reason=HaltReason.GONE), 100.0, 0.0)
+    assert (standing.due_at, standing.not_before, standing.streak) == (None, 110.0, 0)
+
+
+def test_a_pause_is_no_answer_of_the_endpoint_and_keeps_its_streak() -> None:
+    before = Standing(streak=3, gone=2, not_before=105.0)
+    standing = halted(before, endpoint(), Halt(reason=HaltReason.PAUSED), 100.0, 0.0)
+    assert standing.due_at is None
+    assert (started(standing).streak, started(standing).gone, started(standing).not_before) == (3, 2, 105.0)
+
+
+CANCEL = Ordered(cut=DeadLetterReason.CANCELLED)
+PAUSE = Ordered(bar=HaltReason.PAUSED)
+HALTED = Standing(halt=HaltReason.REJECTIONS, due_at=200.0)
+HALTED_IN_HAND = Standing(halt=HaltReason.REJECTIONS, due_at=200.0, in_hand=open_progress())
+CANCELLED = DeadLetter(reason=DeadLetterReason.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    ("standing", "said", "step"),
+    [
+        pytest.param(Standing(), PAUSE, Halt(reason=HaltReason.PAUSED), id="paused"),
+        pytest.param(Standing(in_hand=open_progress()), PAUSE, Halt(reason=HaltReason.PAUSED), id="paused, not sent"),
+        pytest.param(
+            Standing(in_hand=open_progress(next_at=150.0)), PAUSE, Halt(reason=HaltReason.PAUSED), id="paused in a wait"
+        ),
+        pytest.param(
+            Standing(in_hand=open_progress(fate=Fate.DELIVERED)), PAUSE, Complete(), id="what is delivered is delivered"
+        ),
+        pytest.param(
+            Standing(in_hand=open_progress(fate=Fate.DELIVERED)), CANCEL, Complete(), id="also when it is cancelled"
+        ),
+        pytest.param(
+            Standing(in_hand=open_progress(fate=Fate.DEAD, reason=DeadLetterReason.REJECTED)),
+            CANCEL,
+            DeadLetter(reason=DeadLetterReason.REJECTED),
+            id="a rejection stays one",
+        ),
+        *(
+            pytest.param(
+                Standing(in_hand=open_progress(fate=fate)),
+                CANCEL,
+                DeadLetter(reason=DeadLetterReason.CANCELLED),
+                id=fate,
+            )
+            for fate in (Fate.OPEN, Fate.HELD, Fate.OUR_FAULT)
+        ),
+        pytest.param(
+            Standing(in_hand=open_progress()),
+            Ordered(bar=HaltReason.PAUSED, cut=DeadLetterReason.DRAINED, more=True),
+            DeadLetter(reason=DeadLetterReason.DRAINED),
+            id="drained while paused",
+        ),
+        pytest.param(Standing(), Ordered(bar=HaltReason.PAUSED, more=True), Next(), id="paused, more to drain"),
+        pytest.param(HALTED, Ordered(more=True), Next(), id="halted, more to drain"),
+        pytest.param(HALTED, Ordered(), Rest(), id="halted, nothing to do"),
+        pytest.param(HALTED_IN_HAND, Ordered(more=True), Rest(), id="halted, not meant"),
+        pytest.param(HALTED, PAUSE, Rest(), id="halted, and paused since"),
+        pytest.param(Standing(), Ordered(more=True), Next(), id="more to drain"),
+    ],
+)
+def test_orders_are_done_first_and_change_no_outcome(standing: Standing, said: Ordered, step: object) -> None:
+    assert decide(standing, endpoint(), 100.0, said) == step
+
+
+@given(
+    st.sampled_from([None, HaltReason.PAUSED, HaltReason.GONE]),
+    st.booleans(),
+    st.sampled_from(Fate),
+    st.sampled_from([None, HaltReason.FAILING, HaltReason.PAUSED]),
+)
+def test_nothing_is_sent_while_nothing_may_be(
+    bar: HaltReason | None, more: bool, fate: Fate, halt: HaltReason | None
+) -> None:
+    for progress in (None, open_progress(fate=fate)):
+        step = decide(Standing(in_hand=progress, halt=halt), endpoint(), 100.0, Ordered(bar=bar, more=more))
+        if bar is not None or halt is not None:
+            assert not isinstance(step, Send | WaitUntil)
+
+
+@pytest.mark.parametrize("fate", [Fate.OPEN, Fate.HELD, Fate.OUR_FAULT])
+def test_a_cancelled_record_is_dead_and_counts_for_nothing(fate: Fate) -> None:
+    before = Standing(streak=3, failing=2, in_hand=open_progress(fate=fate, attempts=2, requests=2))
+    after = dead(before, DeadLetterReason.CANCELLED)
+    assert (after.streak, after.failing) == (3, 2)
+    assert after.in_hand is not None
+    assert (after.in_hand.fate, after.in_hand.reason) == (Fate.DEAD, DeadLetterReason.CANCELLED)
 
 
 def test_pauses_of_rejections_are_constant_unless_told_to_grow() -> None:

@@ -37,6 +37,11 @@ def test_a_queue_whose_loop_runs_is_left_alone() -> None:
     assert plan({"q": FRESH, "r": FRESH}, {"q"}, 100.0, SWEEP_S) == (Start(queue="r"),)
 
 
+def test_a_queue_that_may_send_nothing_and_has_nothing_else_to_do_is_left_alone() -> None:
+    owned = {"paused": FRESH, "due": due(99.0), "other": FRESH}
+    assert plan(owned, (), 100.0, SWEEP_S, {"paused", "due"}) == (Start(queue="other"),)
+
+
 @given(
     st.dictionaries(st.text(max_size=3), st.one_of(st.none(), st.floats(0, 200)), max_size=20),
     st.sets(st.text(max_size=3)),
