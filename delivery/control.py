@@ -56,6 +56,7 @@ class Control:
         self._orders: dict[tuple[str, str], Orders] = {}
         self._notes: dict[str, Note] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
+        self._missing_at_start: set[str] = set()
         self.known = False
         self.on_orders: Callable[[str, str], None] = lambda _tenant, _endpoint: None
 
@@ -78,6 +79,7 @@ class Control:
     def caught_up(self) -> None:
         """Everything that was in the topic at the start has been applied."""
         self.known = True
+        self.queues_missing(self._missing_at_start)
 
     def apply(self, raw_key: bytes | None, value: bytes | None, position: int) -> None:
         """Take a record in."""
@@ -138,6 +140,9 @@ class Control:
 
     def queues_missing(self, queues: Collection[str]) -> None:
         """These queues do not exist: what is made under their names later is new. Written down in the background."""
+        if not self.known:
+            self._missing_at_start |= set(queues)
+            return
         gone = [queue for queue in queues if self.queue(queue) is not None]
         if not gone:
             return

@@ -161,6 +161,10 @@ class DeliveryLoop:
         return self._delivery
 
     async def _wait(self, at: float) -> None:
+        if self._delivery is None:
+            # What is known of a record in hand says nothing when it is another one that the mailbox holds.
+            await self._take()
+            return
         self.waiting_until = at
         await self._tenure.wait(at - self._around.clock.monotonic())
         self.waiting_until = None

@@ -157,7 +157,7 @@ class Takeover:
         return None if noted is None else resume_from(self._notes.of(tenure.endpoint), noted.position)
 
     def _set_aside(self, tenure: Tenure, oldest: int, end: int) -> None:
-        tenure.offset_lost = True
+        tenure.offset_lost, tenure.offset_lost_since = True, self._clock.wall()
         self._meter.halt(tenure.endpoint, HaltReason.OFFSET_LOST)
         log.error(
             "halted",

@@ -33,6 +33,7 @@ class Tenure:
         self.ready = False
         # Kafka has forgotten how far the queue had been read; it stands still until an operator says where to go on.
         self.offset_lost = False
+        self.offset_lost_since: float | None = None
         self.lost = False
         self.stopping = False
         self.assigned_at = 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-import time
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
@@ -298,15 +297,3 @@ class Sweep:
             loop_state(o.tenure, now, runs=o.loop is not None, waiting_until=o.loop.waiting_until if o.loop else None)
             for o in self._owned.values()
         ]
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def monotonic(self) -> float:
-        """`time.monotonic`."""
-        return time.monotonic()
-
-    def wall(self) -> float:
-        """`time.time`."""
-        return time.time()

@@ -53,8 +53,12 @@ class Topics:
         most_bytes: int,
         clock: Clock,
         on_change: Callable[[], None],
+        on_missing: Callable[[frozenset[str]], None] = lambda _topics: None,
     ) -> None:
-        """`most_bytes` is the largest record that our producers send, whatever a topic would take."""
+        """`most_bytes` is the largest record that our producers send, whatever a topic would take.
+
+        `on_missing` is told of topics of our own that do not exist, each time, before they are created.
+        """
         self._client = client
         self._most_bytes = most_bytes
         self._own = {wanted.name: wanted for wanted in own}
@@ -62,6 +66,7 @@ class Topics:
         self._create = create
         self._clock = clock
         self._on_change = on_change
+        self._on_missing = on_missing
         self._names: frozenset[str] = frozenset()
         self._listed_at = float("-inf")
         self._described_at = float("-inf")
@@ -125,6 +130,7 @@ class Topics:
         """List, create what is missing and may be created, describe what is new. Raises Unreachable."""
         before = self._names
         await self._list()
+        self._on_missing(frozenset(self._own.keys() - self._names))
         if self._create:
             await self._create_missing()
         self._tell_missing()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from delivery.model import HaltReason
@@ -67,6 +67,22 @@ def loop_state(tenure: Tenure, now: float, *, runs: bool, waiting_until: float |
         return state
     name = LoopStateName.RUNNING if waiting_until is None else LoopStateName.WAITING
     return dataclasses.replace(state, state=name, reason="", detail="", since=None)
+
+
+def offset_lost_states(tenures: Iterable[Tenure]) -> list[LoopState]:
+    """Those that stand still until an operator says where they go on."""
+    return [
+        LoopState(
+            tenant=tenure.endpoint.tenant,
+            endpoint=tenure.endpoint.name,
+            state=LoopStateName.HALTED,
+            reason=str(HaltReason.OFFSET_LOST),
+            detail="resume --from oldest|latest",
+            since=tenure.offset_lost_since,
+        )
+        for tenure in tenures
+        if tenure.offset_lost
+    ]
 
 
 def _told(order: Order) -> str:

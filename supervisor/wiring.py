@@ -34,6 +34,7 @@ from delivery.ports import Ledger
 from delivery.settle import CommitPump, Settle
 from delivery.starting_points import CommittedStart, OldestStart
 from supervisor.board import LiveBoard
+from supervisor.clock import SystemClock
 from supervisor.configuration import Configuration, Start
 from supervisor.connections import kafka_connection, redis_connection
 from supervisor.following import Following
@@ -41,9 +42,10 @@ from supervisor.gaps import gap_reporter
 from supervisor.gauges import gauges
 from supervisor.keys import FileKeys
 from supervisor.own_topics import wanted
-from supervisor.sweep import Sweep, SystemClock
+from supervisor.sweep import Sweep
 from supervisor.topics import Topics, TopicsClient
 from supervisor.version import version
+from supervisor.view import offset_lost_states
 from supervisor.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -98,6 +100,7 @@ class _Building:
             most_bytes=self.connection.max_message_bytes,
             clock=self.clock,
             on_change=self.subscribe,
+            on_missing=lambda topics: self.control.queues_missing(topics & self.queues.keys()),
         )
         self._build_ledger()
         self.following = Following(
@@ -183,11 +186,11 @@ class _Building:
         self.delivery_member.subscribe(
             [queue for queue, endpoint in self.queues.items() if endpoint.enabled and self.topics.usable(queue)]
         )
-        self.control.queues_missing(self.topics.missing & self.queues.keys())
 
     def worker(self) -> Worker:
         """Everything put together."""
-        intake, fanout = self._intake(), self._fanout()
+        intake = self._intake()
+        fanout = self._fanout(intake)
         services: Mapping[str, Any] = {
             **self.shared_services,
             "topics": self.kafka_topics,
@@ -224,13 +227,13 @@ class _Building:
             clock=self.clock,
             shares=self._redis_up,
         )
-        self._watch(worker, intake)
-        return worker
+        return self._watched(worker, intake)
 
-    def _watch(self, worker: Worker, intake: Intake) -> None:
+    def _watched(self, worker: Worker, intake: Intake) -> Worker:
         members, readers = (self.delivery_member, self.fanout_member), (self.delivery_reader, self.fanout_reader)
         redis_up = None if self.redis is None else self._redis_up
         self.meter.watch(gauges(worker, intake, members, readers, redis_up, self.clock))
+        return worker
 
     def _redis_up(self) -> bool:
         return self.redis is not None and self.redis.up
@@ -249,7 +252,7 @@ class _Building:
             on_lost=self.sweep.lost,
         )
 
-    def _join_board(self, fanout: Fanout) -> None:
+    def _join_board(self, fanout: Fanout, intake: Intake) -> None:
         if self.redis is None:
             return
         prefix = self.configuration.prefix
@@ -261,14 +264,14 @@ class _Building:
             pid=os.getpid(),
             transactional_ids=lambda: [fanout_transactional_id(prefix, *source) for source in fanout.sources],
             abort=self.lane_producers.abort,
-            states=self.sweep.states,
+            states=lambda: [*self.sweep.states(), *offset_lost_states(intake.tenures.values())],
             proven=self.delivery_member.proven,
             clock=self.clock,
         )
         # It connects Redis and disconnects it when it has left, as the last that needs it.
         self.shared_services["live board"], self.forever["live board"] = board, board.run
 
-    def _fanout(self) -> Fanout:
+    def _fanout(self, intake: Intake) -> Fanout:
         fanout = Fanout(
             member=self.fanout_member,
             reader=self.fanout_reader,
@@ -278,7 +281,7 @@ class _Building:
             topics=self.topics,
             meter=self.meter,
         )
-        self._join_board(fanout)
+        self._join_board(fanout, intake)
         return fanout
 
     def _starting_points(self) -> CommittedStart | OldestStart:

@@ -18,7 +18,7 @@ from supervisor.configuration import Configuration
 from supervisor.health import ListenFailed, MetricsPage, serve
 from supervisor.sweep import Sweep
 from supervisor.topics import Topics
-from supervisor.view import LoopState, LoopStateName
+from supervisor.view import LoopState, LoopStateName, offset_lost_states
 
 log = structlog.get_logger(__name__)
 
@@ -272,17 +272,7 @@ class Worker:
         return [*self._sweep.states(), *self._unserved()]
 
     def _unserved(self) -> list[LoopState]:
-        states = [
-            LoopState(
-                tenant=tenure.endpoint.tenant,
-                endpoint=tenure.endpoint.name,
-                state=LoopStateName.HALTED,
-                reason=str(HaltReason.OFFSET_LOST),
-                detail="resume --from oldest|latest",
-            )
-            for tenure in self._intake.tenures.values()
-            if tenure.offset_lost
-        ]
+        states = offset_lost_states(self._intake.tenures.values())
         for queue, endpoint in self._queues.items():
             trouble = self._topics.trouble(queue)
             if not endpoint.enabled:

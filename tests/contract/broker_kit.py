@@ -21,11 +21,11 @@ from delivery.mailbox import Mailbox
 from delivery.model import Headers, OutgoingRecord, Partition, Record
 from delivery.naming import fanout_group
 from delivery.topics import TopicWanted
+from supervisor.clock import SystemClock
 from supervisor.configuration import Configuration
 from supervisor.configuration import KafkaConnection as KafkaServers
 from supervisor.connections import kafka_connection
 from supervisor.demo.embedded import EmbeddedBroker
-from supervisor.sweep import SystemClock
 from supervisor.topics import TopicsClient
 
 # A member joins the embedded broker's group after 3 s, the real one's at once.

@@ -16,7 +16,7 @@ from delivery.adapters.redis_connection import RedisConnection
 from delivery.adapters.redis_ledger import RedisLedger
 from delivery.fallback_ledger import FallbackLedger, SharedLedger
 from delivery.ports import Ledger
-from supervisor.sweep import SystemClock
+from supervisor.clock import SystemClock
 
 Workers = tuple[Ledger, Ledger]
 # Between writing and reading a moment: what the store's clock (1 ms) and the way there and back make of it.

@@ -7,16 +7,20 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Collection, Mapping
 
+import pytest
+
 from delivery.adapters.memory_ledger import Entry, MemoryLedger
 from delivery.intake import Intake
 from delivery.model import HaltReason, Partition
+from delivery.policy.orders import Order, ResumeFrom
 from delivery.policy.standing import Fate, Progress, Standing
 from delivery.ports import CommitRefused, InHand, TakenOver
 from delivery.settle import CommitPump
 from delivery.tenure import Tenure
-from tests.fakes import FakeMember, FakeOrders, FakeReader, RecordingMeter, endpoint
+from tests.fakes import FakeMember, FakeOrders, FakeReader, RecordingMeter, endpoint, queued
 from tests.virtual_time import VirtualClock, in_virtual_time
 
+RESUME = Order(position=0, at_ms=1_800_000_000_000, by="ann")
 A, B, C = (Partition(f"p.acme.{name}.queue", 0) for name in "abc")
 
 
@@ -44,6 +48,7 @@ class Kit:
     member: Choosy
     reader: FakeReader
     notes: FakeOrders
+    meter: RecordingMeter
     ledger: MemoryLedger
     intake: Intake
     pump: CommitPump
@@ -60,7 +65,7 @@ async def running(shared: MemoryLedger | None = None) -> AsyncIterator[Kit]:
     member, reader = Choosy(), FakeReader()
     ledger = shared or MemoryLedger(VirtualClock().monotonic)
     pump = CommitPump(member, 0.1)
-    notes = FakeOrders()
+    notes, meter = FakeOrders(), RecordingMeter()
     ready: list[Tenure] = []
     lost: list[Tenure] = []
     intake = Intake(
@@ -70,14 +75,14 @@ async def running(shared: MemoryLedger | None = None) -> AsyncIterator[Kit]:
         ledger=ledger,
         clock=VirtualClock(),
         notes=notes,
-        meter=RecordingMeter(),
+        meter=meter,
         queues={queue.topic: endpoint(name) for queue, name in zip((A, B, C), "abc", strict=True)},
         on_ready=ready.append,
         on_lost=lost.append,
     )
     task = asyncio.create_task(intake.run())
     try:
-        yield Kit(member, reader, notes, ledger, intake, pump, ready, lost)
+        yield Kit(member, reader, notes, meter, ledger, intake, pump, ready, lost)
     finally:
         assert not task.done(), "it must live for ever"
         task.cancel()
@@ -367,3 +372,70 @@ async def test_what_is_let_go_in_the_middle_of_a_rebalance_is_found_by_the_next_
         await kit.intake.let_go()
         taken = (await ledger.take_over([A.topic]))[A.topic]
         assert (taken.clean, taken.settled_to, taken.committed_to) == (True, 9, 2)
+
+
+@in_virtual_time
+async def test_a_queue_that_is_taken_over_for_the_first_time_is_noted() -> None:
+    async with running() as kit:
+        kit.reader.add(queued(3, queue=A.topic))
+        kit.member.offsets = {B: 7}
+        kit.member.assign(A, B)
+        await asyncio.sleep(0.01)
+        assert {queue: note.first for queue, note in kit.notes.notes.items()} == {A.topic: 3, B.topic: 7}
+
+
+@in_virtual_time
+async def test_ko_06_a_queue_that_has_lost_its_offset_stands_still_until_it_is_said_where_it_goes_on() -> None:
+    async with running() as kit:
+        await kit.notes.note_queues({A.topic: 0})
+        kit.reader.add(*(queued(offset, queue=A.topic) for offset in range(3, 6)))
+        kit.member.assign(A, B)
+        await asyncio.sleep(60)
+        assert kit.owned() == {B: 0}
+        assert kit.intake.tenures[A].offset_lost
+        assert kit.meter.counted("halt") == [HaltReason.OFFSET_LOST]
+        assert all(A not in commit for commit in kit.member.commits)
+        kit.notes.give("acme/a", resume=RESUME)
+        await asyncio.sleep(10)
+        assert kit.owned() == {B: 0}, "a resume that does not say where"
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("start", "offset"), [(ResumeFrom.OLDEST, 3), (ResumeFrom.LATEST, 6)])
+async def test_a_queue_that_has_lost_its_offset_goes_on_where_an_operator_says(start: ResumeFrom, offset: int) -> None:
+    async with running() as kit:
+        await kit.notes.note_queues({A.topic: 0})
+        kit.reader.add(*(queued(offset, queue=A.topic) for offset in range(3, 6)))
+        kit.member.assign(A)
+        await asyncio.sleep(1)
+        kit.notes.give("acme/a", resume=dataclasses.replace(RESUME, resume_from=start))
+        await asyncio.sleep(2.1)
+        assert kit.owned() == {A: offset}
+        assert not kit.intake.tenures[A].offset_lost
+        kit.member.offsets.clear()
+        kit.member.has_lapsed = True
+        kit.member.assign(A)
+        await asyncio.sleep(60)
+        assert kit.owned() == {}, "the answer was to the first loss"
+
+
+@in_virtual_time
+async def test_a_noted_queue_that_never_had_a_record_has_nothing_to_lose() -> None:
+    async with running() as kit:
+        await kit.notes.note_queues({A.topic: 0})
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        assert kit.owned() == {A: 0}
+
+
+@in_virtual_time
+async def test_no_queue_counts_as_new_before_the_notes_are_known() -> None:
+    async with running() as kit:
+        kit.notes.known = False
+        kit.member.offsets = {B: 7}
+        kit.member.assign(A, B)
+        await asyncio.sleep(5)
+        assert kit.owned() == {B: 7}
+        kit.notes.known = True
+        await asyncio.sleep(3)
+        assert kit.owned() == {A: 0, B: 7}

@@ -534,3 +534,15 @@ async def test_what_came_of_a_request_is_written_after_its_queue_was_let_go(answ
     assert taken.in_hand is None, "nobody waits for it any more"
     assert taken.standing.in_hand is not None
     assert (taken.standing.in_hand.attempts, taken.standing.in_hand.last) == (1, BUSY)
+
+
+async def test_the_wait_of_a_record_that_is_no_longer_the_first_keeps_no_other_back() -> None:
+    kit = LoopKit(OK, count=1)
+    known = Progress(offset=0, event_id="of a queue that was deleted", attempts=1, next_at=kit.clock.monotonic() + 600)
+    kit.tenure.standing = Standing(in_hand=known)
+    began = kit.clock.monotonic()
+    running = kit.start()
+    await kit.until_settled(1)
+    assert kit.sender.sent[0].at == began
+    kit.tenure.stop()
+    await running

@@ -24,7 +24,7 @@ from delivery.adapters.redis_ledger import RedisLedger
 from delivery.fallback_ledger import FallbackLedger
 from delivery.policy.standing import FRESH, Standing
 from delivery.ports import InHand, LedgerAway, TakenOver, TokenRefused
-from supervisor.sweep import SystemClock
+from supervisor.clock import SystemClock
 from tests.contract.ledger_kit import connected, new_queue
 from tests.services import Service
 

@@ -16,7 +16,7 @@ from delivery.adapters.redis_ledger import KEPT_S, RedisLedger
 from delivery.model import HaltReason
 from delivery.policy.standing import FRESH, Progress, Standing
 from delivery.ports import InHand, LedgerAway, TakenOver, TokenRefused
-from supervisor.sweep import SystemClock
+from supervisor.clock import SystemClock
 from tests.contract.ledger_kit import alike, connected, new_queue
 
 pytestmark = pytest.mark.real
