@@ -16,15 +16,21 @@ log = structlog.get_logger(__name__)
 
 
 def report(
-    meter: Meter, endpoint: Endpoint, names: Mapping[str, str], attempted: Attempted, progress: Progress | None
+    meter: Meter,
+    endpoint: Endpoint,
+    names: Mapping[str, str],
+    attempted: Attempted,
+    progress: Progress | None,
+    age_s: float,
 ) -> None:
-    """Count it, and log it unless the event was delivered. `progress` is the record's after the attempt."""
+    """Count it, and log it unless the event, of this age, was delivered. `progress` is the record's afterwards."""
     reply = attempted.reply
     seconds = attempted.ended_at - attempted.started_at
     status_class = classify.status_class(reply)
     if not isinstance(reply, NotSent):
         meter.attempt(endpoint, reply, status_class, seconds)
     if isinstance(attempted.verdict, Delivered):
+        meter.delivered(endpoint, max(0.0, age_s))
         return
     if isinstance(attempted.verdict, Retry) and progress is not None and progress.fate is Fate.OPEN:
         meter.retry(endpoint, status_class)

@@ -94,15 +94,13 @@ class DeliveryLoop:
         With `rest` a halt stays in force: nothing is done but what was ordered.
         """
         tenure = self._tenure
-        if not rest:
-            tenure.standing = started(tenure.standing)
+        tenure.standing = tenure.standing if rest else started(tenure.standing)
         while True:
             ordered = tenure.ordered(None if self._delivery is None else self._delivery.queued_ms)
             step = decide.decide(tenure.standing, self._endpoint, self._around.clock.monotonic(), ordered)
             ended = tenure.exit()
-            if ended is not None and (tenure.lost or self._may_stop(step)):
-                return ended
-            ended = await self._carry_out(step)
+            if ended is None or not (tenure.lost or self._may_stop(step)):
+                ended = await self._carry_out(step)
             if ended is not None:
                 return ended
 
@@ -127,13 +125,13 @@ class DeliveryLoop:
         return None
 
     async def _disable(self, halt: Halt) -> Halt:
-        """Order that nothing is sent until a person says so; where that cannot be written, it is a halt like others."""
+        """Order that nothing is sent until a person says so; when that cannot be written, halt like others."""
         try:
             await self._around.disable(self._endpoint, halt.detail)
+            return halt
         except ControlUnwritable as error:
             log.error("an endpoint cannot be disabled, it only halts", endpoint=self._endpoint.label, error=str(error))
-            return Halt(reason=HaltReason.REJECTIONS, detail=halt.detail)
-        return halt
+            return dataclasses.replace(halt, reason=HaltReason.REJECTIONS)
 
     def _may_stop(self, step: Step) -> bool:
         """A stop leaves no answered record unsettled, and waits for no record that is still to be read."""
@@ -214,9 +212,8 @@ class DeliveryLoop:
             spread_unit=around.chance(),
         )
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
-        report(around.meter, endpoint, self._names(), attempted, tenure.standing.in_hand)
-        if isinstance(verdict, Delivered):
-            around.meter.delivered(endpoint, max(0.0, around.clock.wall() - delivery.event.time_ms / 1000))
+        age_s = around.clock.wall() - delivery.event.time_ms / 1000
+        report(around.meter, endpoint, self._names(), attempted, tenure.standing.in_hand, age_s)
         if not tenure.lost and not isinstance(verdict, Delivered):
             await self._remember()
         if tenure.lost:

@@ -114,7 +114,7 @@ class EndpointOptions(Options):
         "Longest time of holding without a delivery; then dead letters"
     )
     on_gone: Annotated[OnGone | None, Reads(parse=choice(OnGone))] = unset(
-        "After a streak that is all 410: `disable` or `halt`; in this version both halt"
+        "After a streak that is all 410: `disable` (nothing is sent until it is resumed) or `halt`"
     )
 
     connect_timeout_s: Annotated[float | None, Reads(parse=seconds(0.01, 300), unit="s")] = unset(

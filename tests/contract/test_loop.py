@@ -536,6 +536,7 @@ async def test_what_came_of_a_request_is_written_after_its_queue_was_let_go(answ
     assert (taken.standing.in_hand.attempts, taken.standing.in_hand.last) == (1, BUSY)
 
 
+@in_virtual_time
 async def test_the_wait_of_a_record_that_is_no_longer_the_first_keeps_no_other_back() -> None:
     kit = LoopKit(OK, count=1)
     known = Progress(offset=0, event_id="of a queue that was deleted", attempts=1, next_at=kit.clock.monotonic() + 600)

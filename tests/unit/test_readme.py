@@ -205,7 +205,7 @@ def test_every_reason_for_a_halt_has_its_advice_or_is_called_reserved() -> None:
 def test_every_reason_for_a_dead_letter_is_described_or_called_reserved() -> None:
     text = section(README, "## Dead letters")
     described = set(re.findall(r"^\| `(\w+)` \| (?:endpoint|pipeline) \|", text, re.MULTILINE))
-    reserved = set(re.findall(r"`(\w+)`", text.partition("The names ")[2].partition("are reserved")[0]))
+    reserved = set(re.findall(r"`(\w+)`", text.partition("The name ")[2].partition("is reserved")[0]))
     assert described | reserved == {reason.value for reason in DeadLetterReason}
     assert described & reserved == set()
 

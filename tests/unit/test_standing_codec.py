@@ -87,6 +87,7 @@ STANDINGS: dict[str, st.SearchStrategy[Any]] = {
     "halt_detail": texts,
     "halted_wall_s": maybe | numbers,
     "due_at": maybe | moments,
+    "apart": st.booleans(),
     "in_hand": maybe | progresses,
 }
 standings = st.builds(Standing, **STANDINGS)
