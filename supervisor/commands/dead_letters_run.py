@@ -25,11 +25,11 @@ from delivery.naming import queue_topic, replay_transactional_id
 from delivery.policy.letter_book import Choice, LetterBook, LetterFilter
 from delivery.ports import Fenced, Unreachable
 from delivery.replay import Replay, Tally, Terms
+from supervisor.clock import SystemClock
 from supervisor.commands.dead_letters import at_offsets, read_book
 from supervisor.configuration import Configuration
 from supervisor.failure import Failed
 from supervisor.own_topics import largest_bytes, misconfigured
-from supervisor.sweep import SystemClock
 
 # A fan-out that died leaves a transaction open: until its successor starts, or for its time limit and the 10 s that the
 # broker takes to look for such transactions, with as much again for a slow one.
