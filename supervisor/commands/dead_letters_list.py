@@ -80,10 +80,15 @@ async def _print_lines(configuration: Configuration, wanted: Wanted) -> None:
         chosen = {entry.offset: book.replayed(entry) for entry in book.entries(wanted.which)}
         async with aclosing(at_offsets(connection, partition, chosen.keys())) as batches:
             async for batch in batches:
-                for record in batch:
-                    letter = read_letter(record, tenant)
-                    if isinstance(letter, Letter):
-                        click.echo(json.dumps(as_data(letter, replayed=chosen[record.offset]), ensure_ascii=False))
+                letters = ((read_letter(record, tenant), chosen[record.offset]) for record in batch)
+                lines = [
+                    json.dumps(as_data(letter, replayed=replayed), ensure_ascii=False)
+                    for letter, replayed in letters
+                    if isinstance(letter, Letter)
+                ]
+                if lines:
+                    # Once for many: each call flushes.
+                    click.echo("\n".join(lines))
 
 
 def as_data(letter: Letter, *, replayed: bool) -> dict[str, Any]:
