@@ -15,6 +15,7 @@ from delivery.model import Outcome
 from delivery.policy.letter_book import Choice, LetterBook, Which, choose
 from delivery.replay import Tally
 from supervisor.commands.dead_letters import Wanted, read_book, readable, topics_with_letters
+from supervisor.commands.dead_letters_list import printable
 from supervisor.commands.dead_letters_progress import progress
 from supervisor.commands.dead_letters_run import Run, TakenOver
 from supervisor.commands.kafka import connection_of, run, topics_of
@@ -57,7 +58,7 @@ class Chooser:
         known = {name for owner, name in self._endpoints if owner == tenant}
         choice = choose(book, self._which, known=known, to=self._to, unknown=self._unknown, limit=self.left)
         if choice.removed:
-            counts = ", ".join(f"{name or '(none)'} {count}" for name, count in sorted(choice.removed.items()))
+            counts = ", ".join(f"{printable(n) or '(none)'} {count}" for n, count in sorted(choice.removed.items()))
             raise Misused(
                 [
                     f"letters of endpoints that {tenant} does not have any more: {counts}. "

@@ -62,7 +62,7 @@ class Run:
         producer = await start_replay(self.connection, transactional_id)
         try:
             self.bar.console.print(
-                f"{tenant}: run {self.run_id} has started, an earlier one is ended", markup=False, soft_wrap=True
+                f"{tenant}: run {self.run_id} has started; any earlier one is ended", markup=False, soft_wrap=True
             )
             choice = await self._choose(tenant, partition)
             return choice, await self._send(tenant, partition, producer, choice, queues)

@@ -69,11 +69,12 @@ async def started(process: asyncio.subprocess.Process) -> None:
 
 
 @contextlib.asynccontextmanager
-async def written(system: System, endpoint: str = "billing") -> AsyncIterator[Callable[[], Awaitable[int]]]:
-    """Asks how far the queue is written, open transactions included."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=system.bootstrap, enable_auto_commit=False)
+async def written(system: System, *, committed: bool = False) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+    """Asks how far the queue of `billing` is written, open transactions included unless `committed`."""
+    level = "read_committed" if committed else "read_uncommitted"
+    consumer = AIOKafkaConsumer(bootstrap_servers=system.bootstrap, enable_auto_commit=False, isolation_level=level)
     await consumer.start()
-    place = TopicPartition(system.queue("acme", endpoint), 0)
+    place = TopicPartition(system.queue("acme", "billing"), 0)
 
     async def end() -> int:
         return int((await consumer.end_offsets([place]))[place])
@@ -163,8 +164,8 @@ async def test_killed_again_and_again_every_event_is_queued_once_and_live_ones_w
     made = [letter(system, n, endpoint="live" if n % 100 == 0 else "billing") for n in range(TO_KILL)]
     await write(system, made)
     chance = random.Random(6)
-    stalls: list[float] = []
     freed: list[float] = []
+    caught, stall_s = 0, 0.0
 
     async def live() -> None:
         """An event every 50 ms for the endpoint whose queue the replay writes to, too."""
@@ -174,29 +175,32 @@ async def test_killed_again_and_again_every_event_is_queued_once_and_live_ones_w
 
     writing = asyncio.create_task(live())
     try:
-        async with written(system) as end:
+        async with written(system) as end, written(system, committed=True) as stable:
             for kill in range(KILLS):
-                before = await end()
+                enough = await end() + chance.randrange(1, TO_KILL // KILLS)
                 async with running(system) as process:
                     await started(process)
                     began = time.monotonic()
                     await system.server.arrived(beside, system.server.count(beside) + 1, 10)
                     freed.append(time.monotonic() - began)
-                    enough = before + chance.randrange(1, TO_KILL // KILLS)
-                    await until(lambda b=enough: _beyond(end, b, process), 60, "some are written")  # type: ignore[misc]
+                    if kill % 2:
+                        await until(lambda b=enough: _beyond(end, b, process), 60, "some are written")  # type: ignore[misc]
+                    else:
+                        caught += await _caught(process, end, stable, enough)
                     process.kill()
                     await process.wait()
-                killed = time.monotonic()
                 if kill == 0:
                     # Nobody helps: Kafka ends the transaction.
+                    killed = time.monotonic()
                     await system.server.arrived(beside, system.server.count(beside) + 20, 30)
-                    stalls.append(_longest_gap_s(system, beside, killed))
+                    stall_s = _longest_gap_s(system, beside, killed)
         status, _, error = await system.command(*REPLAY)
         assert status == 0, error
     finally:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
-    assert max(stalls) <= 15
+    assert caught, "at least one was killed in the middle of a transaction"
+    assert stall_s <= 15
     assert max(freed) <= 1, "the next run's start ends what the killed one left open"
     replayed = [read_delivery(record) for endpoint in ("billing", "live") for record in await queued(system, endpoint)]
     found = [delivery.event.id for delivery in replayed if delivery.replay_of is not None]
@@ -206,6 +210,25 @@ async def test_killed_again_and_again_every_event_is_queued_once_and_live_ones_w
     assert order == [name for name in expected if int(name[4:]) % 100], "and in order"
     receipts = [dict(r.headers).get(RECEIPT) for r in await system.read(made[0].topic)]
     assert sorted(r.decode() for r in receipts if r) == sorted(ids(made))
+
+
+async def _caught(
+    process: asyncio.subprocess.Process,
+    end: Callable[[], Awaitable[int]],
+    stable: Callable[[], Awaitable[int]],
+    enough: int,
+) -> bool:
+    """Hold the run in the middle of a transaction behind this offset; False when it ended before."""
+    while process.returncode is None:
+        if await end() < enough:
+            await asyncio.sleep(0)
+            continue
+        process.send_signal(signal.SIGSTOP)
+        if await end() > await stable():
+            return True
+        process.send_signal(signal.SIGCONT)
+        enough = await end() + 1
+    return False
 
 
 async def _beyond(end: Callable[[], Awaitable[int]], offset: int, process: asyncio.subprocess.Process) -> bool:

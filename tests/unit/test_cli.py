@@ -69,13 +69,36 @@ def failing(error: Exception) -> Result:
 def test_help_lists_the_commands_without_any_settings() -> None:
     ended = invoked("--help")
     assert ended.exit_code == 0
-    for command in ("run", "demo", "check", "send", "status", "endpoint"):
+    for command in ("run", "demo", "check", "send", "status", "endpoint", "dead-letters"):
         assert f"\n  {command} " in ended.output
 
 
 @pytest.mark.parametrize("command", ["run", "demo", "check", "send", "status"])
 def test_each_command_has_help_without_any_settings(command: str) -> None:
     assert invoked(command, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["list", "show", "replay"])
+def test_each_command_for_dead_letters_has_help_without_any_settings(command: str) -> None:
+    assert invoked("dead-letters", command, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--rate", "0"), "--rate"),
+        (("--limit", "0"), "--limit"),
+        (("--all",), "--all: letters that were sent again are sent once more only with --again"),
+        (("--to", "billing"), "--to: expected together with one --tenant"),
+        (("--tenant", "acme", "--to", "crm"), "--to: expected an endpoint of acme (billing)"),
+        (("--status", "4"), "--status: expected a status or a class"),
+        (("--since", "noon"), "--since: expected a time"),
+    ],
+)
+def test_a_replay_that_cannot_be_meant_is_refused_before_kafka_is_asked(options: tuple[str, ...], said: str) -> None:
+    ended = invoked("dead-letters", "replay", "--yes", *options, settings=RIGHT)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert said in ended.stderr
 
 
 @pytest.mark.parametrize("order", ["pause", "resume", "cancel", "drain", "drop"])
