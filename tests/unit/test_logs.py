@@ -32,6 +32,8 @@ class Broken(io.StringIO):
 def _as_before() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    # A command that ran in this process before has quietened everything.
+    logging.disable(logging.NOTSET)
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
