@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -393,6 +394,33 @@ async def test_interrupted_it_stops_after_the_batch_and_goes_on_when_it_is_run_a
     assert sent <= 20 * took_s + 20, "the rate was kept"
     assert (await system.command(*REPLAY))[:2] == (0, f"acme: {200 - sent} sent again: billing {200 - sent}\n")
     assert webhook_ids(await queued(system)) == ids(made, "webhook-id")
+
+
+@pytest.mark.asyncio
+async def test_on_a_terminal_it_asks_with_the_counts_and_shows_how_far_it_is(system: System) -> None:
+    system.endpoint("acme", "billing", system.source("orders"))
+    await topics(system, "billing")
+    await write(system, [letter(system, n) for n in range(40)])
+    terminal, its_end = os.openpty()
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("DELIVERY_")} | system.settings
+    environ |= {"TERM": "xterm", "COLUMNS": "100"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "supervisor", "dead-letters", "replay", "--rate", "20", env=environ,
+        stdin=its_end, stdout=asyncio.subprocess.PIPE, stderr=its_end,
+    )  # fmt: skip
+    os.close(its_end)
+    os.write(terminal, b"y\n")
+    shown = b""
+    # The terminal ends with an error when the last program that has it has ended.
+    with contextlib.suppress(OSError):
+        while part := await asyncio.to_thread(os.read, terminal, 4_096):
+            shown += part
+    os.close(terminal)
+    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 0
+    assert b"About 40 events go into their queues. Go on?" in shown
+    assert re.search(rb"acme.*\d+/40.*\d+/s.*0:00:0\d", shown), shown
+    assert out == b"acme: 40 to send again, about: billing 40\nacme: 40 sent again: billing 40\n"
 
 
 @pytest.mark.asyncio
