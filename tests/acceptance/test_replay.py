@@ -397,6 +397,34 @@ async def test_interrupted_it_stops_after_the_batch_and_goes_on_when_it_is_run_a
 
 
 @pytest.mark.asyncio
+async def test_frozen_for_longer_than_its_transaction_may_last_it_ends_and_nothing_is_queued_twice(
+    system: System,
+) -> None:
+    system.endpoint("acme", "billing", system.source("orders"))
+    await topics(system, "billing")
+    made = [letter(system, n) for n in range(4_000)]
+    await write(system, made)
+    async with running(system) as process, written(system) as end, written(system, committed=True) as stable:
+        await started(process)
+        assert await _caught(process, end, stable, 600)
+
+        async def ended() -> bool:
+            return await end() == await stable()
+
+        await until(ended, 20, "Kafka has ended the transaction")
+        process.send_signal(signal.SIGCONT)
+        out, said = await asyncio.wait_for(process.communicate(), 30)
+    assert (process.returncode, out) == (1, b"")
+    assert b"of 4000 events of acme: Kafka: " in said
+    assert b"taken over" not in said, "nobody else was there"
+    sent = len(await queued(system))
+    assert 0 < sent < 4_000
+    rest = 4_000 - sent
+    assert (await system.command(*REPLAY))[:2] == (0, f"acme: {rest} sent again: billing {rest}\n")
+    assert webhook_ids(await queued(system)) == ids(made, "webhook-id")
+
+
+@pytest.mark.asyncio
 async def test_on_a_terminal_it_asks_with_the_counts_and_shows_how_far_it_is(system: System) -> None:
     system.endpoint("acme", "billing", system.source("orders"))
     await topics(system, "billing")
