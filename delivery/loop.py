@@ -274,12 +274,12 @@ class DeliveryLoop:
         clock = self._around.clock
         standing = halted(self._tenure.standing, self._endpoint, halt, clock.monotonic(), clock.wall())
         self._tenure.standing = standing
+        self._around.settle.hurry()  # what led to it is not to be sent again because its owner dies in the pause
         await self._remember()
         return Halted(reason=halt.reason, detail=halt.detail, due_at=standing.due_at)
 
     async def _remember(self) -> None:
-        standing: Standing = self._tenure.standing
-        await self._record(FRESH if standing == FRESH else standing)
+        await self._record(FRESH if self._tenure.standing == FRESH else self._tenure.standing)
 
     async def _record(self, standing: Standing, *, again: bool = False) -> None:
         if standing == self._remembered and not again:

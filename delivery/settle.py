@@ -184,6 +184,10 @@ class Settle:
         tenure.settled_to = delivery.queue.offset + 1 if len(mailbox) else mailbox.next_offset
         self._pump.mark(tenure.partition, tenure.settled_to)
 
+    def hurry(self) -> None:
+        """Commit what is settled at once."""
+        self._pump.hurry()
+
     async def keep_up(self, tenure: Tenure, most: int) -> None:
         """Wait until at most `most` offsets are settled and not known to be committed: so many are sent twice at most.
 

@@ -37,7 +37,7 @@ async def test_kg14_a_dead_endpoint_gets_its_bursts_of_five_whoever_owns_it(syst
 
         moves = await roll(cluster, dead, every_s=3.0, for_s=STORM_S)
         await system.all_arrived(healthy, ids)
-        assert await asyncio.gather(*(worker.stop(40) for worker in cluster.living)) == [0, 0, 0]
+        assert set(await asyncio.gather(*(worker.stop(40) for worker in cluster.living))) == {0}
 
     seen = system.server.order(dead)
     senders = Counter(s.header(SENDER) for s in system.server.requests(dead))

@@ -103,7 +103,8 @@ async def test_hl04_a_success_between_rejections_clears_the_streak(system: Syste
 
 @pytest.mark.asyncio
 async def test_st08_a_410_is_a_dead_letter_without_a_retry_and_five_of_them_halt(system: System) -> None:
-    path = system.endpoint("acme", "gone", system.source("orders"))
+    """With ON_GONE=halt; what the default does is shown with the operator's commands, who has to resume it."""
+    path = system.endpoint("acme", "gone", system.source("orders"), ON_GONE="halt")
     system.server.script(path, always(410))
     await system.create(system.source("orders"))
     worker = await system.run()

@@ -174,7 +174,7 @@ async def test_dl15_a_derived_id_is_the_events_the_same_for_two_endpoints_and_af
     system.server.script(path, always(503))
     system.server.script(other, always(204))
     await system.create(topic)
-    worker = await system.run(DELIVERY_DEFAULTS__RETRY__SCHEDULE="20s")
+    worker = await system.run(DELIVERY_DEFAULTS__RETRY__SCHEDULE="6s")
     await _write(system, topic, [(b"k", b"1", []), (b"k", b"2", [("webhook-id", b"not fit to be one")])])
     await system.server.arrived(other, 2, 15)
     await system.server.arrived(path, 1, 15)
@@ -182,7 +182,7 @@ async def test_dl15_a_derived_id_is_the_events_the_same_for_two_endpoints_and_af
 
     system.server.script(path, always(204))
     await system.run()
-    await system.server.arrived(path, 3, 15)
+    await system.server.arrived(path, 3, 25)
 
     before, *after = system.server.order(path)
     assert after == system.server.order(other)
