@@ -77,13 +77,15 @@ class Intake:
             except TimeoutError:
                 if self._member.epoch != seen or not any(tenure.lost for tenure in self.tenures.values()):
                     continue
+            # A worker that was frozen and expelled is no owner of what it still holds, also of what it is given again.
+            lapsed = self._member.epoch != seen and self._member.lapsed()
             seen = self._member.epoch
-            await self._follow(seen)
+            await self._follow(seen, lapsed=lapsed)
 
-    async def _follow(self, epoch: int) -> None:
+    async def _follow(self, epoch: int, *, lapsed: bool) -> None:
         assigned = self._member.assigned
         # At once, before anything is asked: the next owners begin now.
-        await self._lose([t for p, t in self.tenures.items() if p not in assigned or t.lost])
+        await self._lose([t for p, t in self.tenures.items() if lapsed or p not in assigned or t.lost])
         kept = await self._kept()
         await self._lose([t for p, t in self.tenures.items() if t.ready and p not in kept])
         if self._member.epoch != epoch:
@@ -106,9 +108,7 @@ class Intake:
             task.add_done_callback(self._taking.discard)
 
     async def _kept(self) -> frozenset[Partition]:
-        """What was ours all the time: a worker that was frozen and expelled is no owner of what it still holds."""
-        if self._member.lapsed():
-            return frozenset()
+        """What was ours all the time, as far as anybody knows."""
         ready = {p.topic: t.token for p, t in self.tenures.items() if t.ready}
         held = await self._ledger.still_held(ready)
         return frozenset(p for p in self.tenures if p.topic in held)

@@ -114,7 +114,9 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
             self._consumer.seek(partition, 0)
             self._consumer.pause(partition)
         self._lapsed = not self.proven()
-        self._proof = self._clock.monotonic()
+        if not self._lapsed or self.epoch == 0:
+            # Else loops that have not heard yet would go on with what another had: the next heartbeat proves us.
+            self._proof = self._clock.monotonic()
         self.assigned = frozenset(Partition(p.topic, p.partition) for p in assigned)
         self.epoch += 1
         self.settled_in = True

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any
 
 import pytest
 
@@ -439,3 +440,18 @@ async def test_no_queue_counts_as_new_before_the_notes_are_known() -> None:
         kit.notes.known = True
         await asyncio.sleep(3)
         assert kit.owned() == {A: 0, B: 7}
+
+
+@in_virtual_time
+async def test_after_a_lapse_nothing_goes_on_while_the_former_owners_are_told() -> None:
+    class Slow(MemoryLedger):
+        async def release(self, *arguments: Any, **named: Any) -> None:
+            await asyncio.sleep(5.0)
+
+    async with running(Slow(VirtualClock().monotonic)) as kit:
+        kit.member.assign(A, B)
+        await asyncio.sleep(0.01)
+        kit.member.has_lapsed = True
+        kit.member.assign(A)
+        await asyncio.sleep(0.01)
+        assert [tenure.lost for tenure in kit.ready] == [True, True], "also the one that is ours again"
