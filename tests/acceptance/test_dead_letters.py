@@ -21,12 +21,14 @@ MANY = 100_000
 MOST_S = 20.0
 MOST_BYTES = 150 * 1_000_000
 
+# Not ru_maxrss: that begins with what the process had that started this one.
 MEASURED = """
-import resource, runpy, sys
+import pathlib, runpy, sys
 try:
     runpy.run_module("supervisor", run_name="__main__", alter_sys=True)
 finally:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+    status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+    print(status["VmHWM"].split()[0], file=sys.stderr)
 """
 
 
@@ -148,5 +150,7 @@ async def test_a_hundred_thousand_are_listed_within_20_s_and_150_mb(system: Syst
         expected = MANY // 10 if options else MANY
         said = len(out.splitlines()) if "--json" in options else int(out.split()[0])
         assert said == expected
-        assert int(error.split()[-1]) * 1_024 < MOST_BYTES, options
+        used = int(error.split()[-1]) * 1_024
+        print(f"\n{options}: {took_s:.1f} s, {used / 1e6:.0f} MB")
+        assert used < MOST_BYTES, options
         assert took_s < MOST_S, options
