@@ -341,6 +341,15 @@ def damages(blows: Iterable[Blow], accounts: Sequence[Account]) -> list[Damage]:
     return result
 
 
+def served_by(blow: Blow, accounts: Iterable[Account], within_s: float) -> frozenset[str]:
+    """The endpoints to which the worker sent something in the last seconds before the blow."""
+    return frozenset(
+        account.path
+        for account in accounts
+        if any(seen.header(SENDER) == blow.name and blow.at - within_s <= seen.at <= blow.at for seen in account.seen)
+    )
+
+
 def in_order_and_complete(accounts: Iterable[Account]) -> None:
     """Nothing lost, and nothing overtaken."""
     for account in accounts:
