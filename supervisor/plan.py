@@ -10,6 +10,8 @@ from delivery.policy.standing import Standing
 # More endpoints than this halting within one sweep fell together, and would come back together.
 HERD = 20
 SPREAD_S = 10.0
+# Former owners let go one after the other: what is taken over in a halt within this time fell together.
+TOGETHER_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from delivery.policy.standing import Standing
 from delivery.policy.steps import Halt
 from delivery.ports import Clock, Ledger, Meter, TokenRefused
 from delivery.tenure import Tenure
-from supervisor.plan import Start, StartAt, plan, spread
+from supervisor.plan import TOGETHER_S, Start, StartAt, plan, spread
 from supervisor.view import LoopState, loop_state
 
 log = structlog.get_logger(__name__)
@@ -89,7 +89,7 @@ class Sweep:
         """Their former owner ended before it could put them apart: look when all of them are here."""
         self._just_halted.add(queue)
         if self._together is None or self._together.done():
-            self._together = asyncio.create_task(self.look(), name="look at what came together")
+            self._together = asyncio.create_task(self.look(TOGETHER_S), name="look at what came together")
 
     def ordered(self, queue: str) -> None:
         """An operator has ordered something for the endpoint of this queue."""
@@ -149,8 +149,9 @@ class Sweep:
             await asyncio.sleep(self._sweep_s)
             await self.look()
 
-    async def look(self) -> None:
+    async def look(self, after_s: float = 0.0) -> None:
         """One sweep: put herds apart, then start what is due and set timers for what falls due before the next."""
+        await asyncio.sleep(after_s)
         due = {q: o.tenure.standing.due_at for q in self._just_halted if (o := self._owned.get(q)) is not None}
         self._just_halted.clear()
         known = {queue: at for queue, at in due.items() if at is not None}
