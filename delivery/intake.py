@@ -144,9 +144,9 @@ class Intake:
 
     def _in_hand(self, tenure: Tenure) -> InHand | None:
         progress = tenure.standing.in_hand
-        if tenure.sending_since is None or progress is None:
+        if tenure.busy_until is None or progress is None:
             return None
-        ends_in_s = max(0.0, tenure.sending_until - self._clock.monotonic()) + OUTCOME_S
+        ends_in_s = max(0.0, tenure.busy_until - self._clock.monotonic()) + OUTCOME_S
         return InHand(offset=progress.offset, ends_in_s=ends_in_s)
 
     async def retire(self, timeout_s: float) -> bool:

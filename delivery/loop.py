@@ -22,6 +22,7 @@ from delivery.model import (
     NotSentKind,
     Reply,
     Rested,
+    Revoked,
     Unsendable,
 )
 from delivery.policy import classify, decide
@@ -31,7 +32,6 @@ from delivery.policy.event import read_delivery
 from delivery.policy.halting import halted, started
 from delivery.policy.handing_over import reserved, suspected
 from delivery.policy.request import RequestMaker
-from delivery.policy.standing import FRESH, Standing
 from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Rest, Send, Step, WaitUntil
 from delivery.ports import (
     Clock,
@@ -44,8 +44,8 @@ from delivery.ports import (
     Member,
     Meter,
     Sender,
-    TokenRefused,
 )
+from delivery.recording import Recording
 from delivery.settle import Settle
 from delivery.tenure import Tenure
 
@@ -53,6 +53,8 @@ log = structlog.get_logger(__name__)
 
 # Between two looks while Kafka has not confirmed that the queue is still ours.
 UNPROVEN_WAIT_S = 0.05
+# As long as the write of a dead letter may take before it is given up.
+DEAD_LETTER_S = 10.0
 # What a crash may repeat at one endpoint; each such record is an event that its receiver gets twice.
 MOST_UNCOMMITTED = 256
 
@@ -86,7 +88,7 @@ class DeliveryLoop:
         self._around = surroundings
         self._delivery: Delivery | None = None
         self.waiting_until: float | None = None
-        self._remembered = tenure.standing
+        self._recording = Recording(tenure, surroundings.ledger)
 
     async def run(self, *, rest: bool = False) -> LoopExit:
         """Deliver until stopped, revoked or halted. Errors of our own come out as they are.
@@ -178,14 +180,13 @@ class DeliveryLoop:
             return
         await self._reserve(timeout_s)
         if tenure.exit() is not None or not around.member.proven():
-            await self._remember()
+            await self._recording.remember()
             return
         tenure.sending_since = around.clock.monotonic()
-        tenure.sending_until = tenure.sending_since + timeout_s
         try:
-            await self._attempt(self._delivery, timeout_s)
+            with tenure.under_way(tenure.sending_since + timeout_s):
+                await self._attempt(self._delivery, timeout_s)
         finally:
-            # Only when the outcome is recorded: until then a next owner waits for it.
             tenure.sending_since = None
 
     async def _reserve(self, timeout_s: float) -> None:
@@ -195,7 +196,7 @@ class DeliveryLoop:
         if standing is None and self._in_hand().queue.offset < tenure.careful_to:
             standing = tenure.standing
         if standing is not None:
-            await self._record(standing)
+            await self._recording.record(standing)
 
     async def _attempt(self, delivery: Delivery, timeout_s: float) -> None:
         tenure, around, endpoint = self._tenure, self._around, self._endpoint
@@ -215,11 +216,9 @@ class DeliveryLoop:
         age_s = around.clock.wall() - delivery.event.time_ms / 1000
         report(around.meter, endpoint, self._names(), attempted, tenure.standing.in_hand, age_s)
         if not tenure.lost and not isinstance(verdict, Delivered):
-            await self._remember()
+            await self._recording.remember()
         if tenure.lost:
-            # What came of it is what the next owner waits for, once it was told that there is something to wait for.
-            await tenure.let_go()
-            await self._record(tenure.standing, again=True)
+            await self._recording.tell_next_owner()
 
     async def _complete(self) -> None:
         if self._delivery is None:
@@ -250,12 +249,20 @@ class DeliveryLoop:
         progress = tenure.standing.in_hand
         if progress is None or progress.reason is None:
             raise RuntimeError("a dead letter needs a reason")
-        try:
-            await self._around.settle.dead_letter(tenure, self._delivery, progress.reason, facts_of(progress))
-        except DeadLetterTooLarge as error:
-            return await self._halt(Halt(reason=HaltReason.DEAD_LETTER_TOO_LARGE, detail=str(error)))
-        except DeadLetterUnwritable as error:
-            return await self._halt(Halt(reason=HaltReason.DEAD_LETTER_UNWRITABLE, detail=str(error)))
+        refused = None
+        with tenure.under_way(self._around.clock.monotonic() + DEAD_LETTER_S):
+            try:
+                await self._around.settle.dead_letter(tenure, self._delivery, progress.reason, facts_of(progress))
+                tenure.standing = decide.lettered(tenure.standing)
+            except DeadLetterTooLarge as error:
+                refused = Halt(reason=HaltReason.DEAD_LETTER_TOO_LARGE, detail=str(error))
+            except DeadLetterUnwritable as error:
+                refused = Halt(reason=HaltReason.DEAD_LETTER_UNWRITABLE, detail=str(error))
+            if tenure.lost:
+                await self._recording.tell_next_owner()
+                return Revoked()
+        if refused is not None:
+            return await self._halt(refused)
         log.info(
             "dead letter", **self._names(), reason=progress.reason, attempts=progress.requests, detail=progress.detail
         )
@@ -265,8 +272,7 @@ class DeliveryLoop:
     async def _done(self) -> None:
         self._tenure.standing = decide.completed(self._tenure.standing)
         self._delivery = None
-        if self._remembered is not FRESH:
-            await self._remember()
+        await self._recording.forget()
 
     async def _halt(self, halt: Halt) -> LoopExit:
         if halt.reason is HaltReason.GONE and self._tenure.orders.disabled is None:
@@ -275,20 +281,8 @@ class DeliveryLoop:
         standing = halted(self._tenure.standing, self._endpoint, halt, clock.monotonic(), clock.wall())
         self._tenure.standing = standing
         self._around.settle.hurry()  # what led to it is not to be sent again because its owner dies in the pause
-        await self._remember()
+        await self._recording.remember()
         return Halted(reason=halt.reason, detail=halt.detail, due_at=standing.due_at)
-
-    async def _remember(self) -> None:
-        await self._record(FRESH if self._tenure.standing == FRESH else self._tenure.standing)
-
-    async def _record(self, standing: Standing, *, again: bool = False) -> None:
-        if standing == self._remembered and not again:
-            return
-        self._remembered = standing
-        try:
-            await self._around.ledger.record(self._tenure.partition.topic, self._tenure.token, standing)
-        except TokenRefused:
-            self._tenure.lose()
 
     def _names(self) -> dict[str, str]:
         delivery = self._in_hand()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 
 from delivery.mailbox import Mailbox
 from delivery.model import Endpoint, LoopExit, Partition, Revoked, Stopped
@@ -42,7 +43,8 @@ class Tenure:
         self.suspect = False
         self.careful_to = -1
         self.sending_since: float | None = None
-        self.sending_until = 0.0
+        # Until when at most a next owner has to wait for what the loop does with the record in hand.
+        self.busy_until: float | None = None
         self._interrupted = asyncio.Event()
         self._released = asyncio.Event()
 
@@ -60,6 +62,18 @@ class Tenure:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LET_GO_S):
                 await self._released.wait()
+
+    @contextlib.contextmanager
+    def under_way(self, until: float) -> Iterator[None]:
+        """Something is done with the record in hand that a next owner must not do again.
+
+        It has to be over, and its outcome written down, before this ends.
+        """
+        self.busy_until = until
+        try:
+            yield
+        finally:
+            self.busy_until = None
 
     def stop(self) -> None:
         """The worker stops: no new request, but what is in flight still counts."""

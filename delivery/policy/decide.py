@@ -31,7 +31,7 @@ from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Rest, Send, 
 
 GONE = 410
 # What no order changes any more.
-_CERTAIN = frozenset({Fate.DELIVERED, Fate.DEAD})
+_CERTAIN = frozenset({Fate.DELIVERED, Fate.DEAD, Fate.LETTERED})
 
 
 def take(standing: Standing, delivery: Delivery, endpoint: Endpoint, now: float, wall_s: float) -> Standing:
@@ -61,7 +61,7 @@ def decide(standing: Standing, endpoint: Endpoint, now: float, ordered: Ordered 
     if progress is None:
         return _between_records(standing, endpoint)
     match progress.fate:
-        case Fate.DELIVERED:
+        case Fate.DELIVERED | Fate.LETTERED:
             return Complete()
         case Fate.DEAD:
             return DeadLetter(reason=progress.reason or DeadLetterReason.UNSENDABLE)
@@ -217,6 +217,14 @@ def dead(standing: Standing, reason: DeadLetterReason) -> Standing:
         standing = _failed(standing, progress.last_retry)
     detail = f"its loop or its worker ended {progress.crashes} times" if reason is DeadLetterReason.UNSENDABLE else ""
     return _with(standing, progress, fate=Fate.DEAD, reason=reason, detail=detail)
+
+
+def lettered(standing: Standing) -> Standing:
+    """The dead letter of the record in hand is written: whoever goes on has only to complete it."""
+    progress = standing.in_hand
+    if progress is None:
+        raise ValueError("a dead letter needs a record in hand")
+    return dataclasses.replace(standing, in_hand=dataclasses.replace(progress, fate=Fate.LETTERED))
 
 
 def completed(standing: Standing) -> Standing:

@@ -72,7 +72,7 @@ def _kept(progress: Progress | None, reason: HaltReason) -> Progress | None:
             return dataclasses.replace(progress, fate=Fate.OPEN, attempts=0, next_at=0.0)
         case Fate.OUR_FAULT:
             return dataclasses.replace(progress, fate=Fate.OPEN, detail="")
-        case Fate.OPEN | Fate.DELIVERED | Fate.DEAD:
+        case Fate.OPEN | Fate.DELIVERED | Fate.DEAD | Fate.LETTERED:
             return progress
         case _ as never:
             assert_never(never)

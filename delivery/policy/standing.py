@@ -16,6 +16,7 @@ class Fate(enum.StrEnum):
     HELD = "held"
     OUR_FAULT = "our_fault"
     DEAD = "dead"
+    LETTERED = "lettered"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

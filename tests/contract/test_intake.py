@@ -349,7 +349,7 @@ async def test_retiring_gives_everything_away_with_the_request_that_is_under_way
         await asyncio.sleep(0.01)
         sending = kit.ready[0] if kit.ready[0].partition == A else kit.ready[1]
         now = asyncio.get_running_loop().time()
-        sending.settled_to, sending.sending_since, sending.sending_until = 6, now, now + 15.0
+        sending.settled_to, sending.busy_until = 6, now + 15.0
         sending.standing = Standing(in_hand=Progress(offset=6, event_id="msg_6"))
         assert await kit.intake.retire(2.0)
         taken = await ledger.take_over([A.topic, B.topic])

@@ -524,7 +524,7 @@ async def test_what_came_of_a_request_is_written_after_its_queue_was_let_go(answ
     kit.ledger.takes_s = 0.2
     running = kit.start()
     await asyncio.sleep(1.0)
-    assert kit.tenure.sending_since is not None, "until it is written down, the request counts as under way"
+    assert kit.tenure.busy_until is not None, "until it is written down, the request counts as under way"
     kit.tenure.lose()
     await asyncio.sleep(1.5)
     await kit.ledger.release(QUEUE.topic, 1, 0, 0, InHand(offset=0, ends_in_s=15.0))
@@ -534,6 +534,36 @@ async def test_what_came_of_a_request_is_written_after_its_queue_was_let_go(answ
     assert taken.in_hand is None, "nobody waits for it any more"
     assert taken.standing.in_hand is not None
     assert (taken.standing.in_hand.attempts, taken.standing.in_hand.last) == (1, BUSY)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("error", [None, DeadLetterUnwritable("slow")], ids=["written", "refused"])
+async def test_a_dead_letter_that_is_being_written_when_its_queue_is_lost_is_not_written_again(
+    error: Exception | None,
+) -> None:
+    kit = LoopKit(NOT_FOUND, OK)
+    kit.letters.gate = asyncio.Event()
+    if error is not None:
+        kit.letters.errors.append(error)
+    running = kit.start()
+    await asyncio.sleep(1.0)
+    assert kit.tenure.busy_until is not None, "the next owner has to wait for it"
+    kit.tenure.lose()
+    await kit.ledger.release(QUEUE.topic, 1, 0, 0, InHand(offset=0, ends_in_s=10.0))
+    kit.tenure.released()
+    kit.letters.gate.set()
+    assert await running == Revoked()
+    taken = (await kit.ledger.take_over([QUEUE.topic]))[QUEUE.topic]
+    assert taken.in_hand is None, "nobody waits for it any more"
+
+    kit.tenure = kit.take_over()
+    kit.tenure.standing = taken.standing
+    running = kit.start()
+    await kit.until_settled(1)
+    kit.tenure.stop()
+    await running
+    assert [dict(letter.headers)["webhook-id"] for letter in kit.letters.written] == [b"msg_0"]
+    assert kit.sender.ids.count("msg_0") == 1
 
 
 @in_virtual_time

@@ -61,6 +61,7 @@ def open_progress(**changes: object) -> Progress:
         pytest.param(open_progress(next_at=100.0), Send(timeout_s=15.0), id="due now"),
         pytest.param(open_progress(next_at=100.5), WaitUntil(at=100.5), id="due later"),
         pytest.param(open_progress(fate=Fate.DELIVERED), Complete(), id="confirmed"),
+        pytest.param(open_progress(fate=Fate.LETTERED), Complete(), id="its dead letter is written"),
         pytest.param(
             open_progress(fate=Fate.DEAD, reason=DeadLetterReason.REJECTED),
             DeadLetter(reason=DeadLetterReason.REJECTED),
