@@ -74,6 +74,13 @@ def in_virtual_time(
     return run
 
 
+async def time_passes(seconds: float) -> None:
+    """So many seconds of the loop's own time, in which nobody waits. Raises TypeError on a loop of real time."""
+    if not isinstance(asyncio.get_running_loop(), VirtualLoop):
+        raise TypeError("only a loop of virtual time can jump")
+    await asyncio.sleep(seconds)
+
+
 async def others() -> None:
     """Let every other task go on until it waits for something."""
     for _ in range(20):

@@ -12,7 +12,7 @@ from delivery.adapters.memory_ledger import MemoryLedger
 from delivery.fallback_ledger import AGAIN_S, FallbackLedger
 from delivery.policy.standing import FRESH, Standing
 from delivery.ports import InHand, Ledger, LedgerAway, TakenOver, TokenRefused
-from tests.virtual_time import VirtualClock, in_virtual_time
+from tests.virtual_time import VirtualClock, in_virtual_time, time_passes
 
 QUEUE = "p.acme.billing.queue"
 # By then what was missed has been told, whenever in the second between two tries the shared ledger came back.
@@ -112,11 +112,11 @@ async def test_what_was_missed_is_told_when_the_shared_one_is_back() -> None:
         shared.away = True
         for streak in (1, 2, 3):
             await ledger.record(QUEUE, first.token, Standing(streak=streak))
-            await asyncio.sleep(20)
+            await time_passes(20)
         assert (await seen(shared)).standing == FRESH
         assert not ledger.up
         shared.away = False
-        await asyncio.sleep(TOLD_S)
+        await time_passes(TOLD_S)
         assert (await seen(shared)).standing == Standing(streak=3)
         assert ledger.up
 
@@ -129,7 +129,7 @@ async def test_a_token_of_its_own_becomes_a_real_one_and_its_holder_does_not_not
         mine = await take(ledger)
         await ledger.record(QUEUE, mine.token, Standing(streak=1))
         shared.away = False
-        await asyncio.sleep(TOLD_S)
+        await time_passes(TOLD_S)
         assert (await seen(shared)).standing == Standing(streak=1)
         await ledger.record(QUEUE, mine.token, Standing(streak=2))
         assert (await seen(shared)).standing == Standing(streak=2)
@@ -149,10 +149,10 @@ async def test_who_took_over_later_is_never_displaced_by_what_is_told_late() -> 
     async with worker(shared) as early:
         mine = await take(early)
         await early.record(QUEUE, mine.token, Standing(streak=5))
-        await asyncio.sleep(3)
+        await time_passes(3)
         shared.away = False
         later = (await shared.store.take_over([QUEUE]))[QUEUE]
-        await asyncio.sleep(TOLD_S)
+        await time_passes(TOLD_S)
         assert await shared.store.still_held({QUEUE: later.token}) == {QUEUE}
         assert (await seen(shared)).standing == FRESH
         assert await early.still_held({QUEUE: mine.token}) == frozenset()
@@ -170,15 +170,15 @@ def test_of_two_workers_without_the_shared_one_the_later_owner_stays_it(first_ba
             one.away = True
         async with worker(shared["early"]) as early, worker(shared["late"]) as late:
             theirs = await take(early)
-            await asyncio.sleep(5)
+            await time_passes(5)
             ours = await take(late)
             await late.record(QUEUE, ours.token, Standing(streak=1))
-            await asyncio.sleep(5)
+            await time_passes(5)
             shared[first_back].away = False
-            await asyncio.sleep(TOLD_S)
+            await time_passes(TOLD_S)
             for one in shared.values():
                 one.away = False
-            await asyncio.sleep(TOLD_S)
+            await time_passes(TOLD_S)
             assert await late.still_held({QUEUE: ours.token}) == {QUEUE}
             assert await early.still_held({QUEUE: theirs.token}) == frozenset()
 
@@ -192,9 +192,9 @@ async def test_a_release_that_was_missed_is_told_with_what_is_left_of_the_reques
         first = await take(ledger)
         shared.away = True
         await ledger.release(QUEUE, first.token, 9, 8, InHand(offset=9, ends_in_s=30.0))
-        await asyncio.sleep(10)
+        await time_passes(10)
         shared.away = False
-        await asyncio.sleep(TOLD_S)
+        await time_passes(TOLD_S)
         next_one = (await shared.store.take_over([QUEUE]))[QUEUE]
         assert (next_one.clean, next_one.settled_to, next_one.committed_to) == (True, 9, 8)
         assert next_one.in_hand is not None
@@ -213,7 +213,7 @@ async def test_an_outcome_that_was_missed_together_with_its_release_arrives_too(
         await ledger.release(QUEUE, first.token, 9, 9, InHand(offset=9, ends_in_s=30.0))
         await ledger.record(QUEUE, first.token, Standing(streak=4))
         shared.away = False
-        await asyncio.sleep(TOLD_S)
+        await time_passes(TOLD_S)
         next_one = (await shared.store.take_over([QUEUE]))[QUEUE]
         assert (next_one.clean, next_one.in_hand, next_one.standing) == (True, None, Standing(streak=4))
 
@@ -239,7 +239,7 @@ async def test_take_overs_that_came_to_nothing_leave_no_trace() -> None:
         await ledger.release(QUEUE, first.token, 1, 1)
         shared.away = True
         for _ in range(3):
-            await asyncio.sleep(0.2)
+            await time_passes(0.2)
             await take(ledger)
         shared.away = False
         taken = await take(ledger)
@@ -252,7 +252,7 @@ async def test_while_it_is_away_and_nothing_happens_it_is_not_asked_and_neither_
     async with worker(shared) as ledger:
         await take(ledger)
         asked = shared.asked
-        await asyncio.sleep(3600)
+        await time_passes(3600)
         assert shared.asked == asked
 
 
@@ -269,13 +269,13 @@ async def test_a_record_that_comes_while_an_older_one_is_being_told_is_the_one_t
         class Slow(MemoryLedger):
             async def record(self, queue: str, token: int, standing: Standing) -> None:
                 told.set()
-                await asyncio.sleep(0.3)
+                await time_passes(0.3)
                 await real.record(queue, token, standing)
 
         shared.store = Slow(VirtualClock().monotonic)
         shared.away = False
         await told.wait()
         await ledger.record(QUEUE, first.token, Standing(streak=2))
-        await asyncio.sleep(TOLD_S)
+        await time_passes(TOLD_S)
         shared.store = real
         assert (await seen(shared)).standing == Standing(streak=2)

@@ -12,7 +12,7 @@ from delivery.policy.fan_out import FanoutPlan, TopicLimits
 from delivery.policy.subscribe import Subscriptions
 from delivery.ports import Fenced, LaneProducer
 from tests.fakes import FakeMember, FakeReader, FakeRecord, RecordingMeter, endpoint
-from tests.virtual_time import in_virtual_time, others
+from tests.virtual_time import in_virtual_time, others, time_passes
 
 SOURCE = Partition("orders", 0)
 QUEUE = "p.acme.billing.queue"
@@ -107,9 +107,9 @@ async def test_a_worker_that_was_taken_for_dead_starts_its_lane_anew_and_queues_
     await aborter.close()
     fenced_at = asyncio.get_running_loop().time()
     scene.produce(2)
-    await asyncio.sleep(FENCED_S / 2)
+    await time_passes(FENCED_S / 2)
     assert scene.ids == ["msg_0", "msg_1"], "it wrote nothing as the fenced one"
-    await asyncio.sleep(FENCED_S)
+    await time_passes(FENCED_S)
     assert scene.ids == ["msg_0", "msg_1", "msg_2"]
     assert scene.broker.started_at[-1] == fenced_at + FENCED_S
     assert scene.broker.open == 1, "the fenced producer is closed"
@@ -126,7 +126,7 @@ async def test_a_fenced_lane_whose_partition_is_anothers_by_then_fences_nobody()
     scene.produce(0)
     await others()
     scene.member.assign()
-    await asyncio.sleep(10 * FENCED_S)
+    await time_passes(10 * FENCED_S)
     assert len(scene.broker.started_at) == 2
     assert scene.ids == []
     task.cancel()

@@ -19,7 +19,7 @@ from delivery.ports import CommitRefused, InHand, TakenOver
 from delivery.settle import CommitPump
 from delivery.tenure import Tenure
 from tests.fakes import FakeMember, FakeOrders, FakeReader, RecordingMeter, endpoint, queued
-from tests.virtual_time import VirtualClock, in_virtual_time
+from tests.virtual_time import VirtualClock, in_virtual_time, time_passes
 
 RESUME = Order(position=0, at_ms=1_800_000_000_000, by="ann")
 A, B, C = (Partition(f"p.acme.{name}.queue", 0) for name in "abc")
@@ -40,7 +40,7 @@ class Choosy(FakeMember):
 
     async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int | None]:
         found = await super().committed(partitions)
-        await asyncio.sleep(self.look_up_s)
+        await time_passes(self.look_up_s)
         return found
 
 
@@ -95,7 +95,7 @@ async def test_a_queue_is_ours_only_after_a_commit_of_where_it_stands() -> None:
     async with running() as kit:
         kit.member.offsets = {A: 7}
         kit.member.assign(A, B)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert kit.owned() == {A: 7, B: 0}
         assert kit.member.commits == [{A: 7, B: 0}]
 
@@ -104,10 +104,10 @@ async def test_a_queue_is_ours_only_after_a_commit_of_where_it_stands() -> None:
 async def test_what_an_assignment_keeps_goes_on_untouched() -> None:
     async with running() as kit:
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         kit.member.revoke()
         kit.member.assign(A, B)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert [tenure.partition for tenure in kit.ready] == [A, B]
         assert kit.lost == []
 
@@ -116,10 +116,10 @@ async def test_what_an_assignment_keeps_goes_on_untouched() -> None:
 async def test_after_a_lapse_everything_is_taken_over_anew() -> None:
     async with running() as kit:
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         kit.member.has_lapsed = True
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert [tenure.token for tenure in kit.ready] == [1, 2]
         assert kit.lost == kit.ready[:1]
 
@@ -129,10 +129,10 @@ async def test_one_queue_that_cannot_be_taken_keeps_none_of_the_others() -> None
     async with running() as kit:
         kit.member.refused = {B}
         kit.member.assign(A, B, C)
-        await asyncio.sleep(1.0)
+        await time_passes(1.0)
         assert kit.owned().keys() == {A, C}
         kit.member.refused = set()
-        await asyncio.sleep(3.0)
+        await time_passes(3.0)
         assert kit.owned().keys() == {A, B, C}
 
 
@@ -142,14 +142,14 @@ async def test_a_take_over_of_an_assignment_that_is_over_commits_and_changes_not
         kit.member.look_up_s = 5.0
         kit.member.offsets = {A: 3, B: 3}
         kit.member.assign(A, B)
-        await asyncio.sleep(1.0)
+        await time_passes(1.0)
         kit.member.look_up_s = 0.0
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         (tenure,) = kit.ready
         tenure.standing = Standing(streak=2)
         kit.member.offsets[A] = 9
-        await asyncio.sleep(10.0)
+        await time_passes(10.0)
         assert kit.member.commits == [{A: 3}]
         assert kit.member.offsets == {A: 9, B: 3}
         assert (tenure.token, tenure.standing) == (1, Standing(streak=2))
@@ -160,13 +160,13 @@ async def test_nothing_is_proven_once_the_assignment_was_revoked() -> None:
     async with running() as kit:
         kit.member.look_up_s = 1.0
         kit.member.assign(A)
-        await asyncio.sleep(0.5)
+        await time_passes(0.5)
         await kit.pump.before_rebalance()
-        await asyncio.sleep(3.0)
+        await time_passes(3.0)
         assert kit.member.commits == []
         kit.member.look_up_s = 0.0
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert kit.owned() == {A: 0}
 
 
@@ -175,12 +175,12 @@ async def test_a_queue_that_comes_back_goes_on_behind_what_was_settled_here() ->
     async with running() as kit:
         kit.member.offsets = {A: 3}
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         kit.ready[0].settled_to = 8
         kit.member.assign()
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert kit.owned() == {A: 8}
         assert kit.member.offsets == {A: 8}
 
@@ -190,14 +190,14 @@ async def test_of_a_standing_that_another_owner_has_outdated_only_waits_are_kept
     async with running() as kit:
         kit.member.offsets = {A: 3}
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         standing = Standing(streak=4, pauses=5, failed_before=True, halt=HaltReason.HOLD, due_at=2000.0, not_before=1.0)
         await kit.ledger.record(A.topic, kit.ready[0].token, standing)
         kit.member.assign()
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         kit.member.offsets[A] = 500
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert kit.owned() == {A: 500}
         assert kit.ready[1].standing == Standing(halt=HaltReason.HOLD, due_at=2000.0, not_before=1.0)
 
@@ -207,12 +207,12 @@ async def test_an_offset_of_a_queue_that_was_made_again_is_not_used() -> None:
     async with running() as kit:
         kit.member.offsets = {A: 40}
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         kit.member.assign()
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         kit.member.offsets = {}
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert kit.owned() == {A: 0}
 
 
@@ -237,10 +237,10 @@ async def test_a_former_owner_that_lives_is_waited_for_until_it_lets_go() -> Non
     async with running(ledger) as kit:
         kit.member.offsets = {A: 3, B: 0}
         kit.member.assign(A, B)
-        await asyncio.sleep(0.5)
+        await time_passes(0.5)
         assert kit.owned() == {B: 0}, "the other queue does not wait"
         await ledger.release(A.topic, former.token, 7, 3)
-        await asyncio.sleep(0.1)
+        await time_passes(0.1)
         assert kit.owned() == {A: 7, B: 0}
 
 
@@ -251,9 +251,9 @@ async def test_a_former_owner_that_does_not_let_go_is_waited_for_two_seconds() -
     ledger.lives = True
     async with running(ledger) as kit:
         kit.member.assign(A)
-        await asyncio.sleep(1.9)
+        await time_passes(1.9)
         assert kit.owned() == {}
-        await asyncio.sleep(0.2)
+        await time_passes(0.2)
         assert kit.owned() == {A: 0}
         assert kit.ready[0].suspect
 
@@ -265,7 +265,7 @@ async def test_a_former_owner_that_is_dead_is_not_waited_for_and_its_first_recor
     async with running(ledger) as kit:
         kit.member.offsets = {A: 5}
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert kit.owned() == {A: 5}
         assert (kit.ready[0].suspect, kit.ready[0].careful_to) == (True, 261)
 
@@ -278,11 +278,11 @@ async def test_a_request_in_hand_is_waited_for_until_its_outcome_is_there() -> N
     async with running(ledger) as kit:
         kit.member.offsets = {A: 3}
         kit.member.assign(A)
-        await asyncio.sleep(5.0)
+        await time_passes(5.0)
         assert kit.owned() == {}
         outcome = Standing(streak=1, in_hand=Progress(offset=3, event_id="msg_3", fate=Fate.DEAD))
         await ledger.record(A.topic, former.token, outcome)
-        await asyncio.sleep(0.1)
+        await time_passes(0.1)
         assert kit.owned() == {A: 3}
         assert kit.ready[0].standing == outcome
 
@@ -294,9 +294,9 @@ async def test_a_request_in_hand_without_an_outcome_is_waited_for_until_its_time
     await ledger.release(A.topic, former.token, 3, 3, InHand(offset=3, ends_in_s=12.0))
     async with running(ledger) as kit:
         kit.member.assign(A)
-        await asyncio.sleep(11.9)
+        await time_passes(11.9)
         assert kit.owned() == {}
-        await asyncio.sleep(0.2)
+        await time_passes(0.2)
         assert kit.owned() == {A: 0}
 
 
@@ -307,7 +307,7 @@ async def test_while_the_shared_state_is_away_a_new_queue_waits_ten_seconds() ->
     async with running(ledger) as kit:
         assigned_at = asyncio.get_running_loop().time()
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert (kit.ready[0].standing.halt, kit.ready[0].standing.due_at) == (HaltReason.REDIS, assigned_at + 10.0)
 
 
@@ -320,10 +320,10 @@ async def test_a_queue_that_moves_on_before_it_was_ours_is_found_by_the_next_as_
         kit.member.refused = {A}
         kit.member.offsets = {A: 4}
         kit.member.assign(A)
-        await asyncio.sleep(1.0)
+        await time_passes(1.0)
         assert kit.owned() == {}
         kit.member.assign()
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         taken = (await ledger.take_over([A.topic]))[A.topic]
         assert (taken.clean, taken.settled_to, taken.committed_to) == (True, 9, 4)
 
@@ -333,10 +333,10 @@ async def test_a_queue_that_somebody_else_has_drawn_for_is_taken_over_again() ->
     ledger = Elsewhere()
     async with running(ledger) as kit:
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         await ledger.take_over([A.topic])
         kit.ready[0].lose()
-        await asyncio.sleep(1.5)
+        await time_passes(1.5)
         assert [tenure.token for tenure in kit.ready] == [1, 3]
 
 
@@ -346,7 +346,7 @@ async def test_retiring_gives_everything_away_with_the_request_that_is_under_way
     async with running(ledger) as kit:
         kit.member.offsets = {A: 2}
         kit.member.assign(A, B)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         sending = kit.ready[0] if kit.ready[0].partition == A else kit.ready[1]
         now = asyncio.get_running_loop().time()
         sending.settled_to, sending.busy_until = 6, now + 15.0
@@ -365,7 +365,7 @@ async def test_what_is_let_go_in_the_middle_of_a_rebalance_is_found_by_the_next_
     async with running(ledger) as kit:
         kit.member.offsets = {A: 2}
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         kit.member.refused = {A}
         kit.ready[0].settled_to = 9
         kit.pump.mark(A, 9)
@@ -381,7 +381,7 @@ async def test_a_queue_that_is_taken_over_for_the_first_time_is_noted() -> None:
         kit.reader.add(queued(3, queue=A.topic))
         kit.member.offsets = {B: 7}
         kit.member.assign(A, B)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert {queue: note.first for queue, note in kit.notes.notes.items()} == {A.topic: 3, B.topic: 7}
 
 
@@ -391,13 +391,13 @@ async def test_ko_06_a_queue_that_has_lost_its_offset_stands_still_until_it_is_s
         await kit.notes.note_queues({A.topic: 0})
         kit.reader.add(*(queued(offset, queue=A.topic) for offset in range(3, 6)))
         kit.member.assign(A, B)
-        await asyncio.sleep(60)
+        await time_passes(60)
         assert kit.owned() == {B: 0}
         assert kit.intake.tenures[A].offset_lost
         assert kit.meter.counted("halt") == [HaltReason.OFFSET_LOST]
         assert all(A not in commit for commit in kit.member.commits)
         kit.notes.give("acme/a", resume=RESUME)
-        await asyncio.sleep(10)
+        await time_passes(10)
         assert kit.owned() == {B: 0}, "a resume that does not say where"
 
 
@@ -408,15 +408,15 @@ async def test_a_queue_that_has_lost_its_offset_goes_on_where_an_operator_says(s
         await kit.notes.note_queues({A.topic: 0})
         kit.reader.add(*(queued(offset, queue=A.topic) for offset in range(3, 6)))
         kit.member.assign(A)
-        await asyncio.sleep(1)
+        await time_passes(1)
         kit.notes.give("acme/a", resume=dataclasses.replace(RESUME, resume_from=start))
-        await asyncio.sleep(2.1)
+        await time_passes(2.1)
         assert kit.owned() == {A: offset}
         assert not kit.intake.tenures[A].offset_lost
         kit.member.offsets.clear()
         kit.member.has_lapsed = True
         kit.member.assign(A)
-        await asyncio.sleep(60)
+        await time_passes(60)
         assert kit.owned() == {}, "the answer was to the first loss"
 
 
@@ -425,7 +425,7 @@ async def test_a_noted_queue_that_never_had_a_record_has_nothing_to_lose() -> No
     async with running() as kit:
         await kit.notes.note_queues({A.topic: 0})
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert kit.owned() == {A: 0}
 
 
@@ -435,10 +435,10 @@ async def test_no_queue_counts_as_new_before_the_notes_are_known() -> None:
         kit.notes.known = False
         kit.member.offsets = {B: 7}
         kit.member.assign(A, B)
-        await asyncio.sleep(5)
+        await time_passes(5)
         assert kit.owned() == {B: 7}
         kit.notes.known = True
-        await asyncio.sleep(3)
+        await time_passes(3)
         assert kit.owned() == {A: 0, B: 7}
 
 
@@ -446,12 +446,12 @@ async def test_no_queue_counts_as_new_before_the_notes_are_known() -> None:
 async def test_after_a_lapse_nothing_goes_on_while_the_former_owners_are_told() -> None:
     class Slow(MemoryLedger):
         async def release(self, *arguments: Any, **named: Any) -> None:
-            await asyncio.sleep(5.0)
+            await time_passes(5.0)
 
     async with running(Slow(VirtualClock().monotonic)) as kit:
         kit.member.assign(A, B)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         kit.member.has_lapsed = True
         kit.member.assign(A)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         assert [tenure.lost for tenure in kit.ready] == [True, True], "also the one that is ours again"

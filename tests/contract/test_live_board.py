@@ -11,7 +11,7 @@ from delivery.board import EndpointState, Renewed, WorkerEntry
 from delivery.ports import LedgerAway
 from supervisor.board import ABORT_S, ABORTS_AT_ONCE, LANE_LOOKS, RENEW_S, TELL_AGAIN_S, LiveBoard
 from supervisor.view import LoopState, LoopStateName
-from tests.virtual_time import EPOCH_S, VirtualClock, in_virtual_time, others
+from tests.virtual_time import EPOCH_S, VirtualClock, in_virtual_time, others, time_passes
 
 BILLING = ("acme", "billing")
 AWAY = LedgerAway("Redis does not answer")
@@ -83,7 +83,7 @@ class Scene:
         self.aborting += 1
         self.most_aborting = max(self.most_aborting, self.aborting)
         try:
-            await asyncio.sleep(self.abort(transactional_id))
+            await time_passes(self.abort(transactional_id))
         finally:
             self.aborting -= 1
         self.aborted.append(transactional_id)
@@ -102,11 +102,11 @@ def dead(*ids: str) -> WorkerEntry:
 async def test_the_entry_names_what_the_fan_out_may_have_open_and_a_new_lane_almost_at_once() -> None:
     scene = Scene()
     task = asyncio.create_task(scene.live.run())
-    await asyncio.sleep(RENEW_S / 2)
+    await time_passes(RENEW_S / 2)
     scene.ids = {"p.fanout.orders.1", "p.fanout.orders.0"}
-    await asyncio.sleep(RENEW_S / LANE_LOOKS * 1.1)
+    await time_passes(RENEW_S / LANE_LOOKS * 1.1)
     scene.ids = {"p.fanout.orders.1"}
-    await asyncio.sleep(RENEW_S)
+    await time_passes(RENEW_S)
     task.cancel()
     assert [entry.transactional_ids for entry in scene.board.renewed] == [
         ("p.fanout.orders.0",),
@@ -120,7 +120,7 @@ async def test_the_entry_names_what_the_fan_out_may_have_open_and_a_new_lane_alm
 async def test_three_renewals_may_fail_before_the_entry_expires() -> None:
     scene = Scene()
     task = asyncio.create_task(scene.live.run())
-    await asyncio.sleep(10.0)
+    await time_passes(10.0)
     task.cancel()
     assert len(scene.board.renewed) >= 10.0 * 1000 / LIVES_MS * 4
 
@@ -135,7 +135,7 @@ async def test_only_what_has_changed_is_told() -> None:
     assert told is not None
     assert (told.state, told.reason, told.since) == ("halted", "rejections", 5.0)
     assert told.next_start_at == EPOCH_S + asyncio.get_running_loop().time() + 9.0
-    await asyncio.sleep(2.0)
+    await time_passes(2.0)
     scene.says(LoopStateName.HALTED, reason="rejections", since=5.0, next_start_in_s=7.003)
     await scene.live.look()
     assert len(scene.board.told) == 1, "the same due time, computed again"
@@ -144,7 +144,7 @@ async def test_only_what_has_changed_is_told() -> None:
     told = scene.board.told[1][BILLING]
     assert told is not None
     assert (told.state, told.since, told.next_start_at) == ("running", EPOCH_S + 1002.0, None)
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     await scene.live.look()
     assert len(scene.board.told) == 2, "it runs since the same time"
 
@@ -169,7 +169,7 @@ async def test_all_is_told_again_when_the_own_entry_had_gone_and_after_some_time
     scene.board.answers.append(Renewed(was_there=False))
     await scene.live.look()
     assert len(scene.board.told) == 2, "Redis was emptied, perhaps"
-    await asyncio.sleep(TELL_AGAIN_S)
+    await time_passes(TELL_AGAIN_S)
     await scene.live.look()
     assert len(scene.board.told) == 3, "somebody who was frozen wrote over it, perhaps"
 
@@ -197,7 +197,7 @@ async def test_what_a_dead_worker_left_open_is_aborted_but_nothing_that_a_living
     began = asyncio.get_running_loop().time()
     await scene.live.look()
     assert asyncio.get_running_loop().time() == began, "nobody waits for it"
-    await asyncio.sleep(0.2)
+    await time_passes(0.2)
     assert sorted(scene.aborted) == ["p.fanout.orders.4", "p.fanout.orders.6"]
 
 
@@ -214,7 +214,7 @@ async def test_many_are_aborted_a_few_at_once_and_what_hangs_or_fails_stops_no_o
     scene.abort = takes_s
     scene.board.answers = deque([Renewed(expired=(dead(*ids),))])
     await scene.live.look()
-    await asyncio.sleep(ABORT_S + 1.0)
+    await time_passes(ABORT_S + 1.0)
     assert set(scene.aborted) == set(ids) - {ids[3], ids[5]}
     assert scene.most_aborting == ABORTS_AT_ONCE
     assert scene.aborting == 0, "nor is it waited for without end"
@@ -225,10 +225,10 @@ async def test_redis_away_does_not_end_it_and_it_is_on_the_board_again_when_redi
     scene = Scene()
     scene.board.away = True
     task = asyncio.create_task(scene.live.run())
-    await asyncio.sleep(30.0)
+    await time_passes(30.0)
     assert not task.done()
     scene.board.away = False
-    await asyncio.sleep(RENEW_S)
+    await time_passes(RENEW_S)
     task.cancel()
     assert scene.board.renewed
 

@@ -30,7 +30,7 @@ from delivery.policy.standing import FRESH, Progress, Standing
 from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, InHand, KeyUnreadable
 from tests.contract.loop_kit import QUEUE, LoopKit
 from tests.fakes import queued
-from tests.virtual_time import in_virtual_time, others
+from tests.virtual_time import in_virtual_time, others, time_passes
 
 OK, NOT_FOUND, BUSY = Answer(status=204), Answer(status=404), Answer(status=503)
 ASKED_S = 300
@@ -151,7 +151,7 @@ async def test_a_record_that_is_held_halts_and_starts_anew_from_attempt_one() ->
     first = halted(await kit.run(), HaltReason.HOLD)
     assert kit.sender.ids == ["msg_0"] * 6
     assert await kit.settled() == 0
-    await asyncio.sleep((first.due_at or 0.0) - kit.clock.monotonic())
+    await time_passes((first.due_at or 0.0) - kit.clock.monotonic())
     second = halted(await kit.run(), HaltReason.HOLD)
     assert kit.sender.ids == ["msg_0"] * 12
     assert (second.due_at or 0.0) - kit.clock.monotonic() == pytest.approx(20)
@@ -193,7 +193,7 @@ async def test_a_wait_that_passes_the_deadline_ends_the_record_at_once() -> None
 async def test_a_stop_in_a_wait_ends_the_loop_at_once_without_another_request(reply: Reply) -> None:
     kit = LoopKit(reply, retry=RetryLimits(base_s=300.0, max_wait_s=300.0))
     running = kit.start()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     stopped_at = kit.clock.monotonic()
     kit.tenure.stop()
     assert await running == Stopped()
@@ -214,7 +214,7 @@ async def test_sd_04_every_place_where_a_loop_waits_hears_of_a_stop() -> None:
     waiting_for_proof.member.is_proven = False
     for kit in (waiting_for_a_record, waiting_to_retry, waiting_for_proof):
         running = kit.start()
-        await asyncio.sleep(1.0)
+        await time_passes(1.0)
         assert not running.done()
         stopped_at = kit.clock.monotonic()
         kit.tenure.stop()
@@ -232,9 +232,9 @@ async def test_a_stop_during_a_request_settles_what_it_brings() -> None:
 
     kit = LoopKit(late)
     running = kit.start()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     kit.tenure.stop()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     assert not running.done()
     answer.set()
     assert await running == Stopped()
@@ -245,12 +245,12 @@ async def test_a_stop_during_a_request_settles_what_it_brings() -> None:
 @in_virtual_time
 async def test_a_stop_during_a_request_that_is_rejected_still_writes_the_dead_letter() -> None:
     async def late() -> Reply:
-        await asyncio.sleep(2.0)
+        await time_passes(2.0)
         return NOT_FOUND
 
     kit = LoopKit(late)
     running = kit.start()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     kit.tenure.stop()
     assert await running == Stopped()
     assert len(kit.letters.written) == 1
@@ -261,12 +261,12 @@ async def test_a_stop_during_a_request_that_is_rejected_still_writes_the_dead_le
 @in_virtual_time
 async def test_what_a_request_brings_after_the_queue_was_lost_is_remembered_and_settles_nothing(reply: Reply) -> None:
     async def late() -> Reply:
-        await asyncio.sleep(2.0)
+        await time_passes(2.0)
         return reply
 
     kit = LoopKit(late)
     running = kit.start()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     kit.tenure.lose()
     assert await running == Revoked()
     assert kit.letters.written == []
@@ -279,7 +279,7 @@ async def test_what_a_request_brings_after_the_queue_was_lost_is_remembered_and_
 async def test_a_lost_queue_ends_a_wait_at_once() -> None:
     kit = LoopKit(BUSY, retry=RetryLimits(base_s=300.0, max_wait_s=300.0))
     running = kit.start()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     kit.tenure.lose()
     lost_at = kit.clock.monotonic()
     assert await running == Revoked()
@@ -299,7 +299,7 @@ async def test_nothing_is_sent_while_the_membership_is_not_proven() -> None:
     kit = LoopKit(OK)
     kit.member.is_proven = False
     running = kit.start()
-    await asyncio.sleep(30.0)
+    await time_passes(30.0)
     assert kit.sender.sent == []
     kit.member.is_proven = True
     await kit.until_settled(3, within_s=1.0)
@@ -357,7 +357,7 @@ async def test_a_stop_does_not_wait_for_the_record_of_a_dead_letter_that_is_owed
     standing, kit.tenure = kit.tenure.standing, kit.take_over()
     kit.tenure.standing = standing
     running = kit.start()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     assert not running.done()
     kit.tenure.stop()
     stopped_at = kit.clock.monotonic()
@@ -446,7 +446,7 @@ async def test_an_endpoint_that_rejects_everything_sees_five_requests_in_ten_sec
     kit = LoopKit(NOT_FOUND, count=60, halt=HaltLimits())
     for _ in range(6):
         ended = halted(await kit.run(), HaltReason.REJECTIONS)
-        await asyncio.sleep((ended.due_at or 0.0) - kit.clock.monotonic())
+        await time_passes((ended.due_at or 0.0) - kit.clock.monotonic())
     times = [request.at for request in kit.sender.sent]
     assert max(sum(at <= other < at + 10 for other in times) for at in times) == 5
     assert max(sum(at <= other < at + 60 for other in times) for at in times) == 30
@@ -503,11 +503,11 @@ async def test_at_most_256_records_are_settled_beyond_what_kafka_has_confirmed()
     kit = LoopKit(OK, count=400)
     await kit.pump.prove({QUEUE: 0}, 1.0)
     running = kit.start()
-    await asyncio.sleep(60.0)
+    await time_passes(60.0)
     # The 257th is sent while 256 are not confirmed.
     assert len(kit.sender.sent) == 256 + 1
     await kit.pump.flush()
-    await asyncio.sleep(60.0)
+    await time_passes(60.0)
     assert len(kit.sender.sent) == 400
     kit.tenure.stop()
     await running
@@ -517,16 +517,16 @@ async def test_at_most_256_records_are_settled_beyond_what_kafka_has_confirmed()
 @pytest.mark.parametrize("answers_after_s", [2.0, 0.9], ids=["lost before the answer", "lost while it is written down"])
 async def test_what_came_of_a_request_is_written_after_its_queue_was_let_go(answers_after_s: float) -> None:
     async def late() -> Reply:
-        await asyncio.sleep(answers_after_s)
+        await time_passes(answers_after_s)
         return BUSY
 
     kit = LoopKit(late)
     kit.ledger.takes_s = 0.2
     running = kit.start()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     assert kit.tenure.busy_until is not None, "until it is written down, the request counts as under way"
     kit.tenure.lose()
-    await asyncio.sleep(1.5)
+    await time_passes(1.5)
     await kit.ledger.release(QUEUE.topic, 1, 0, 0, InHand(offset=0, ends_in_s=15.0))
     kit.tenure.released()
     assert await running == Revoked()
@@ -546,7 +546,7 @@ async def test_a_dead_letter_that_is_being_written_when_its_queue_is_lost_is_not
     if error is not None:
         kit.letters.errors.append(error)
     running = kit.start()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     assert kit.tenure.busy_until is not None, "the next owner has to wait for it"
     kit.tenure.lose()
     await kit.ledger.release(QUEUE.topic, 1, 0, 0, InHand(offset=0, ends_in_s=10.0))

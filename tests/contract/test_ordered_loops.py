@@ -15,7 +15,7 @@ from delivery.ports import ControlUnwritable, DeadLetterUnwritable
 from supervisor.view import LoopStateName
 from tests.contract.sweep_kit import SweepKit
 from tests.fakes import queued
-from tests.virtual_time import in_virtual_time, others
+from tests.virtual_time import in_virtual_time, others, time_passes
 
 OK, NOT_FOUND, GONE, BUSY = (Answer(status=status) for status in (204, 404, 410, 503))
 BILLING, QUEUE = "acme/billing", "p.acme.billing.queue"
@@ -45,7 +45,7 @@ async def test_a_paused_endpoint_gets_nothing_until_it_is_resumed_and_then_at_on
     await kit.own()
     await others()
     kit.orders.give(BILLING, pause=ANN)
-    await asyncio.sleep(300)
+    await time_passes(300)
     assert len(kit.sender.sent) == 1
     shown = kit.shown()
     assert (shown.state, shown.reason, shown.detail) == (LoopStateName.PAUSED, "paused", "their wish, by ann")
@@ -64,10 +64,10 @@ async def test_a_pause_is_known_to_the_next_owner_whatever_became_of_the_standin
     kit = SweepKit(OK)
     kit.orders.give(BILLING, pause=ANN)
     tenure = await kit.own()
-    await asyncio.sleep(100)
+    await time_passes(100)
     kit.lose(tenure)
     await kit.own()
-    await asyncio.sleep(100)
+    await time_passes(100)
     assert kit.sender.sent == []
     assert kit.loops_made == 0
     assert kit.state() is LoopStateName.PAUSED
@@ -79,15 +79,15 @@ async def test_a_pause_that_the_last_owner_wrote_down_holds_while_orders_are_not
     tenure = await kit.own()
     await others()
     kit.orders.give(BILLING, pause=ANN)
-    await asyncio.sleep(1)
+    await time_passes(1)
     kit.lose(tenure)
     kit.orders.orders.clear()
     kit.orders.known = False
     await kit.own()
-    await asyncio.sleep(100)
+    await time_passes(100)
     assert len(kit.sender.sent) == 1
     kit.orders.known = True
-    await asyncio.sleep(10)
+    await time_passes(10)
     assert len(kit.sender.sent) > 1
 
 
@@ -103,9 +103,9 @@ async def test_a_request_that_is_under_way_when_it_is_paused_counts() -> None:
     tenure = await kit.own()
     await others()
     kit.orders.give(BILLING, pause=ANN)
-    await asyncio.sleep(1)
+    await time_passes(1)
     answered.set()
-    await asyncio.sleep(60)
+    await time_passes(60)
     assert len(kit.sender.sent) == 1
     assert tenure.settled_to == 1
     assert kit.letters.written == []
@@ -115,11 +115,11 @@ async def test_a_request_that_is_under_way_when_it_is_paused_counts() -> None:
 async def test_a_pause_does_not_shorten_the_pause_after_a_halt() -> None:
     kit = SweepKit(NOT_FOUND)
     await kit.own()
-    await asyncio.sleep(2)
+    await time_passes(2)
     kit.orders.give(BILLING, pause=ANN)
-    await asyncio.sleep(2)
+    await time_passes(2)
     kit.orders.give(BILLING, resume=ANN)
-    await asyncio.sleep(7)
+    await time_passes(7)
     assert len(kit.sender.sent) == 10
     assert kit.times()[5] - kit.times()[4] == pytest.approx(10)
 
@@ -159,13 +159,13 @@ async def test_what_was_delivered_while_it_was_cancelled_is_delivered() -> None:
 
     async def cancelled_meanwhile() -> Reply:
         kit.orders.give(BILLING, cancel_all=ALL)
-        await asyncio.sleep(1)
+        await time_passes(1)
         return OK
 
     kit.sender.replies.clear()
     kit.sender.replies.append(cancelled_meanwhile)
     tenure = await kit.own(count=2)
-    await asyncio.sleep(5)
+    await time_passes(5)
     assert kit.sender.ids == ["msg_0"]
     assert [dict(record.headers)["webhook-id"] for record in kit.letters.written] == [b"msg_1"]
     assert tenure.settled_to == 2
@@ -177,13 +177,13 @@ async def test_what_failed_while_it_was_cancelled_is_not_sent_again() -> None:
 
     async def cancelled_meanwhile() -> Reply:
         kit.orders.give(BILLING, cancel_record=first(0))
-        await asyncio.sleep(1)
+        await time_passes(1)
         return BUSY
 
     kit.sender.replies.clear()
     kit.sender.replies.extend([cancelled_meanwhile, OK])
     await kit.own(count=1)
-    await asyncio.sleep(60)
+    await time_passes(60)
     assert kit.sender.ids == ["msg_0"]
     assert reasons(kit) == [DeadLetterReason.CANCELLED]
 
@@ -192,7 +192,7 @@ async def test_what_failed_while_it_was_cancelled_is_not_sent_again() -> None:
 async def test_a_halted_backlog_is_drained_without_a_request_and_the_halt_stays_in_force() -> None:
     kit = SweepKit(NOT_FOUND)
     tenure = await kit.own(count=50)
-    await asyncio.sleep(2)
+    await time_passes(2)
     due_at = tenure.standing.due_at
     kit.orders.give(BILLING, drain=Order(position=0, at_ms=1_800_000_000_000, below=40))
     await others()
@@ -200,9 +200,9 @@ async def test_a_halted_backlog_is_drained_without_a_request_and_the_halt_stays_
     assert tenure.settled_to == 40
     assert (kit.state(), tenure.standing.due_at) == (LoopStateName.HALTED, due_at)
     assert len(kit.sender.sent) == 5
-    await asyncio.sleep(7)
+    await time_passes(7)
     assert len(kit.sender.sent) == 5
-    await asyncio.sleep(2)
+    await time_passes(2)
     assert kit.sender.ids[5:] == [f"msg_{offset}" for offset in range(40, 45)]
     assert kit.meter.counted("halt") == [HaltReason.REJECTIONS] * 2
 
@@ -216,7 +216,7 @@ async def test_a_paused_backlog_is_drained_and_stays_paused() -> None:
     await others()
     assert reasons(kit) == [DeadLetterReason.DRAINED] * 5
     assert tenure.settled_to == 5
-    await asyncio.sleep(60)
+    await time_passes(60)
     assert kit.sender.sent == []
     assert kit.state() is LoopStateName.PAUSED
 
@@ -228,9 +228,9 @@ async def test_a_drain_that_kafka_does_not_take_is_tried_again_after_the_pause_o
     await kit.own(count=3)
     kit.letters.errors.append(DeadLetterUnwritable("away"))
     kit.orders.give(BILLING, drain=ALL)
-    await asyncio.sleep(9.9)
+    await time_passes(9.9)
     assert kit.letters.written == []
-    await asyncio.sleep(0.2)
+    await time_passes(0.2)
     assert reasons(kit) == [DeadLetterReason.DRAINED] * 3
     assert kit.sender.sent == []
 
@@ -248,11 +248,11 @@ async def test_an_order_that_comes_while_a_loop_ends_is_not_missed() -> None:
     kit.ledger.takes_s = 1.0
     await kit.own(count=20)
     await fifth.wait()
-    await asyncio.sleep(2.5)
+    await time_passes(2.5)
     assert len(kit.letters.written) == 5
     assert kit.state() is LoopStateName.RUNNING
     kit.orders.give(BILLING, drain=ALL)
-    await asyncio.sleep(3)
+    await time_passes(3)
     assert len(kit.letters.written) == 20
     assert len(kit.sender.sent) == 5
 
@@ -261,7 +261,7 @@ async def test_an_order_that_comes_while_a_loop_ends_is_not_missed() -> None:
 async def test_a_streak_that_is_all_410_disables_until_it_is_resumed() -> None:
     kit = SweepKit(GONE)
     await kit.own(count=20)
-    await asyncio.sleep(600)
+    await time_passes(600)
     assert len(kit.sender.sent) == 5
     assert kit.orders.disabled == [BILLING]
     assert kit.meter.counted("halt") == [HaltReason.GONE]
@@ -278,7 +278,7 @@ async def test_whoever_resumes_a_disabled_endpoint_at_once_does_not_hammer_it() 
     kit = SweepKit(GONE)
     await kit.own(count=40)
     for _ in range(60):
-        await asyncio.sleep(1)
+        await time_passes(1)
         kit.orders.give(BILLING, resume=ANN)
     times = kit.times()
     assert len(times) > 10
@@ -289,7 +289,7 @@ async def test_whoever_resumes_a_disabled_endpoint_at_once_does_not_hammer_it() 
 async def test_one_stray_410_disables_nothing() -> None:
     kit = SweepKit(GONE, NOT_FOUND)
     await kit.own(count=20)
-    await asyncio.sleep(5)
+    await time_passes(5)
     assert kit.meter.counted("halt") == [HaltReason.REJECTIONS]
     assert kit.orders.disabled == []
 
@@ -299,6 +299,6 @@ async def test_an_endpoint_that_cannot_be_disabled_halts_like_any_other() -> Non
     kit = SweepKit(GONE)
     kit.orders.error = ControlUnwritable("away")
     await kit.own(count=20)
-    await asyncio.sleep(15)
+    await time_passes(15)
     assert kit.meter.counted("halt") == [HaltReason.REJECTIONS] * 2
     assert len(kit.sender.sent) == 10

@@ -15,7 +15,7 @@ from delivery.ports import CommitRefused, DeadLetterTooLarge, DeadLetterUnwritab
 from delivery.settle import COMMIT_TIMEOUT_S, REBALANCE_COMMIT_S, REFUSED_S, CommitPump, Settle
 from delivery.tenure import Tenure
 from tests.fakes import FakeDeadLetters, FakeMember, FakeReader, RecordingMeter, endpoint, queued
-from tests.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time, time_passes
 
 A, B, C = (Partition(f"p.acme.{name}.queue", 0) for name in "abc")
 INTERVAL_S = 0.1
@@ -64,8 +64,8 @@ async def test_marks_of_an_interval_go_out_together() -> None:
         for offset in range(1, 50):
             pump.mark(A, offset)
             pump.mark(B, offset)
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(2 * INTERVAL_S)
+            await time_passes(0.001)
+        await time_passes(2 * INTERVAL_S)
         assert member.offsets == {A: 49, B: 49}
         assert len(member.commits) == 1
 
@@ -77,10 +77,10 @@ async def test_at_most_one_commit_is_in_flight() -> None:
     async with running(member) as pump:
         for offset in range(1, 30):
             pump.mark(A, offset)
-            await asyncio.sleep(INTERVAL_S / 2)
+            await time_passes(INTERVAL_S / 2)
         assert member.in_flight == 1
         member.gate.set()
-        await asyncio.sleep(3 * INTERVAL_S)
+        await time_passes(3 * INTERVAL_S)
         assert member.offsets == {A: 29}
     assert member.most_in_flight == 1
 
@@ -91,10 +91,10 @@ async def test_nothing_is_committed_between_revoke_and_assign() -> None:
     async with running(member) as pump:
         member.revoke()
         pump.mark(A, 1)
-        await asyncio.sleep(20 * INTERVAL_S)
+        await time_passes(20 * INTERVAL_S)
         assert member.commits == []
         member.assign(A)
-        await asyncio.sleep(2 * INTERVAL_S)
+        await time_passes(2 * INTERVAL_S)
         assert member.offsets == {A: 1}
     assert member.started_unsettled == 0
 
@@ -105,9 +105,9 @@ async def test_a_refused_commit_keeps_the_marks_for_the_next_one() -> None:
     member.refusals.append(CommitRefused("CommitFailedError"))
     async with running(member) as pump:
         pump.mark(A, 7)
-        await asyncio.sleep(1.5 * INTERVAL_S)
+        await time_passes(1.5 * INTERVAL_S)
         assert member.commits == []
-        await asyncio.sleep(REFUSED_S + INTERVAL_S)
+        await time_passes(REFUSED_S + INTERVAL_S)
         assert member.offsets == {A: 7}
 
 
@@ -118,11 +118,11 @@ async def test_kg_03_a_commit_that_a_rebalance_refuses_drops_what_is_lost_and_en
     async with running(member) as pump:
         pump.mark(A, 3)
         pump.mark(B, 4)
-        await asyncio.sleep(1.5 * INTERVAL_S)
+        await time_passes(1.5 * INTERVAL_S)
         member.revoke()
         member.assign(B)
         pump.forget(A)
-        await asyncio.sleep(REFUSED_S + 2 * INTERVAL_S)
+        await time_passes(REFUSED_S + 2 * INTERVAL_S)
         assert member.offsets == {B: 4}
 
 
@@ -132,9 +132,9 @@ async def test_kg_04_partitions_that_are_not_assigned_are_left_out_of_a_commit()
     async with running(member) as pump:
         pump.mark(A, 3)
         pump.mark(B, 4)
-        await asyncio.sleep(2 * INTERVAL_S)
+        await time_passes(2 * INTERVAL_S)
         assert member.commits == [{A: 3}]
-        await asyncio.sleep(5 * INTERVAL_S)
+        await time_passes(5 * INTERVAL_S)
         assert member.commits == [{A: 3}]
 
 
@@ -144,7 +144,7 @@ async def test_an_error_that_nobody_expected_ends_neither_the_pump_nor_the_marks
     member.refusals.append(RuntimeError("a client's bug"))
     async with running(member) as pump:
         pump.mark(A, 3)
-        await asyncio.sleep(3 * INTERVAL_S)
+        await time_passes(3 * INTERVAL_S)
         assert member.offsets == {A: 3}
 
 
@@ -154,10 +154,10 @@ async def test_a_mark_that_is_made_during_a_commit_is_not_lost() -> None:
     member.gate = asyncio.Event()
     async with running(member) as pump:
         pump.mark(A, 1)
-        await asyncio.sleep(1.5 * INTERVAL_S)
+        await time_passes(1.5 * INTERVAL_S)
         pump.mark(A, 2)
         member.gate.set()
-        await asyncio.sleep(3 * INTERVAL_S)
+        await time_passes(3 * INTERVAL_S)
         assert member.commits == [{A: 1}, {A: 2}]
 
 
@@ -176,10 +176,10 @@ async def test_before_a_rebalance_the_commit_in_flight_is_awaited_first() -> Non
     member.gate = asyncio.Event()
     async with running(member) as pump:
         pump.mark(A, 4)
-        await asyncio.sleep(1.5 * INTERVAL_S)
+        await time_passes(1.5 * INTERVAL_S)
         pump.mark(A, 5)
         callback = asyncio.create_task(pump.before_rebalance())
-        await asyncio.sleep(5 * INTERVAL_S)
+        await time_passes(5 * INTERVAL_S)
         assert not callback.done()
         member.gate.set()
         await callback
@@ -195,7 +195,7 @@ async def test_the_revoke_callback_ends_in_time_however_long_a_commit_hangs(hang
     async with running(member) as pump:
         pump.mark(A, 4)
         if hangs_already:
-            await asyncio.sleep(1.5 * INTERVAL_S)
+            await time_passes(1.5 * INTERVAL_S)
             assert member.in_flight == 1
         now = asyncio.get_running_loop().time()
         await pump.before_rebalance()
@@ -204,7 +204,7 @@ async def test_the_revoke_callback_ends_in_time_however_long_a_commit_hangs(hang
         assert member.in_flight == 0
         member.revoke()
         member.gate.set()
-        await asyncio.sleep(10 * INTERVAL_S)
+        await time_passes(10 * INTERVAL_S)
         assert member.commits == []
     assert member.most_in_flight == 1
     assert member.started_unsettled == 0
@@ -227,7 +227,7 @@ async def test_the_last_commit_waits_for_one_in_flight_and_no_longer_than_it_may
     member.gate = asyncio.Event()
     async with running(member) as pump:
         pump.mark(A, 4)
-        await asyncio.sleep(1.5 * INTERVAL_S)
+        await time_passes(1.5 * INTERVAL_S)
         now = asyncio.get_running_loop().time()
         assert not await pump.flush()
         assert asyncio.get_running_loop().time() - now <= 2 * COMMIT_TIMEOUT_S
@@ -281,7 +281,7 @@ async def test_a_dead_letter_is_acknowledged_before_its_offset_is_marked() -> No
     writing = asyncio.create_task(
         kit.settle.dead_letter(tenure, read_delivery(queued(0, queue=A.topic)), DeadLetterReason.REJECTED, NOTHING)
     )
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     assert await kit.pump.flush()
     assert member.commits == [], "not acknowledged yet"
     kit.letters.gate.set()

@@ -18,7 +18,7 @@ from tests.contract.sweep_kit import SWEEP_S, SweepKit
 from tests.fakes import (
     FakeSender,
 )
-from tests.virtual_time import in_virtual_time, others
+from tests.virtual_time import in_virtual_time, others, time_passes
 
 OK, NOT_FOUND = Answer(status=204), Answer(status=404)
 
@@ -48,7 +48,7 @@ async def test_a_queue_gets_its_loop_at_once() -> None:
 async def test_hl_01_a_halted_loop_starts_again_after_ten_seconds_with_its_count_at_zero() -> None:
     kit = SweepKit(NOT_FOUND)
     await kit.own()
-    await asyncio.sleep(35.0)
+    await time_passes(35.0)
     assert bursts(kit.times()) == [1000.0, 1010.0, 1020.0, 1030.0]
     assert len(kit.times()) == 20
     assert kit.meter.counted("halt") == [HaltReason.REJECTIONS] * 4
@@ -59,7 +59,7 @@ async def test_hl_01_a_halted_loop_starts_again_after_ten_seconds_with_its_count
 async def test_the_pause_is_ten_seconds_whenever_the_sweep_looks(sweep_s: float) -> None:
     kit = SweepKit(NOT_FOUND, sweep_s=sweep_s)
     await kit.own()
-    await asyncio.sleep(95.0)
+    await time_passes(95.0)
     assert bursts(kit.times()) == [1000.0 + 10 * n for n in range(10)]
 
 
@@ -73,7 +73,7 @@ async def test_hl_04_a_streak_goes_over_to_the_next_owner() -> None:
     await others()
     again = await kit.own()
     assert again.standing.streak == 4
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     assert kit.state() == LoopStateName.HALTED
     assert again.standing.halt is HaltReason.REJECTIONS
     assert len(kit.sender.sent) == 6
@@ -83,10 +83,10 @@ async def test_hl_04_a_streak_goes_over_to_the_next_owner() -> None:
 async def test_a_due_time_that_is_still_in_force_is_kept_by_the_next_owner() -> None:
     kit = SweepKit(NOT_FOUND)
     tenure = await kit.own()
-    await asyncio.sleep(4.0)
+    await time_passes(4.0)
     kit.lose(tenure)
     await kit.own()
-    await asyncio.sleep(20.0)
+    await time_passes(20.0)
     assert bursts(kit.times())[:2] == [1000.0, 1010.0]
 
 
@@ -106,7 +106,7 @@ async def test_a_loop_that_dies_is_counted_as_crashed_and_started_again(
 ) -> None:
     kit = SweepKit(error, OK)
     await kit.own(count=3)
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     assert kit.meter.counted("halt") == [HaltReason.CRASHED]
     [state] = kit.sweep.states()
     assert (state.state, state.reason) == (LoopStateName.HALTED, HaltReason.CRASHED)
@@ -114,7 +114,7 @@ async def test_a_loop_that_dies_is_counted_as_crashed_and_started_again(
     [line] = [line for line in logs if line["log_level"] == "error"]
     assert (line["tenant"], line["endpoint"], line["exc_info"]) == ("acme", "billing", error)
     assert state.next_start_in_s == pytest.approx(9.0)
-    await asyncio.sleep(20.0)
+    await time_passes(20.0)
     assert len(kit.meter.counted("delivered")) == 3
     assert not kit.sweeping.done()
 
@@ -123,7 +123,7 @@ async def test_a_loop_that_dies_is_counted_as_crashed_and_started_again(
 async def test_hl_07_every_restart_is_counted_by_endpoint_and_cause_and_crashes_back_off() -> None:
     kit = SweepKit(RuntimeError("bug"))
     await kit.own()
-    await asyncio.sleep(320.0)
+    await time_passes(320.0)
     assert kit.meter.counted("halt") == [HaltReason.CRASHED] * 6
     assert bursts(kit.times()) == [1000.0, 1010.0, 1030.0, 1070.0, 1150.0, 1310.0]
 
@@ -132,7 +132,7 @@ async def test_hl_07_every_restart_is_counted_by_endpoint_and_cause_and_crashes_
 async def test_a_record_that_crashes_every_loop_ends_as_unsendable_and_the_next_one_is_sent() -> None:
     kit = SweepKit(*[RuntimeError("bug")] * 6, OK)
     await kit.own(count=2)
-    await asyncio.sleep(700.0)
+    await time_passes(700.0)
     assert [kit.letters.headers(0)[f"dead-letter-{name}"] for name in ("reason", "fault")] == ["unsendable", "pipeline"]
     assert kit.sender.ids == ["msg_0"] * 6 + ["msg_1"]
 
@@ -141,7 +141,7 @@ async def test_a_record_that_crashes_every_loop_ends_as_unsendable_and_the_next_
 async def test_a_crash_costs_the_endpoint_no_attempt() -> None:
     kit = SweepKit(RuntimeError("bug"), OK)
     tenure = await kit.own(count=1)
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     assert tenure.standing.in_hand is not None
     assert tenure.standing.in_hand.attempts == 0
     assert tenure.standing.streak == 0
@@ -153,9 +153,9 @@ async def test_a_metric_that_fails_keeps_no_loop_from_starting_again() -> None:
     kit.meter.error = ValueError("a metric's bug")
     kit.meter.halt_error = ValueError("another one")
     await kit.own(count=2)
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     kit.meter.error = kit.meter.halt_error = None
-    await asyncio.sleep(25.0)
+    await time_passes(25.0)
     assert len(kit.meter.counted("delivered")) == 1, "the first one's metric is lost"
     assert len(kit.sender.sent) == 2, "and nothing is sent twice for it"
     assert not kit.sweeping.done()
@@ -165,9 +165,9 @@ async def test_a_metric_that_fails_keeps_no_loop_from_starting_again() -> None:
 async def test_a_lost_queue_is_not_started_again_and_its_timer_is_gone() -> None:
     kit = SweepKit(NOT_FOUND)
     tenure = await kit.own()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     kit.lose(tenure)
-    await asyncio.sleep(60.0)
+    await time_passes(60.0)
     assert kit.sweep.states() == []
     assert len(kit.times()) == 5
 
@@ -182,13 +182,13 @@ async def test_a_queue_that_comes_back_waits_for_its_own_request_in_flight() -> 
 
     kit = SweepKit(late, OK)
     tenure = await kit.own(count=2)
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     kit.lose(tenure)
     await kit.own()
-    await asyncio.sleep(30.0)
+    await time_passes(30.0)
     assert len(kit.times()) == 1, "one request at a time, whoever owns the queue"
     answer.set()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     assert len(kit.times()) == 2, "what that request brought counts: it is not made again"
 
 
@@ -196,7 +196,7 @@ async def test_a_queue_that_comes_back_waits_for_its_own_request_in_flight() -> 
 async def test_kg_05_a_queue_that_is_lost_while_the_sweep_looks_raises_nothing() -> None:
     kit = SweepKit(NOT_FOUND, chance=lambda: 0.5)
     tenures = {t.partition.topic: t for t in [await kit.own(f"e{number}") for number in range(HERD + 5)]}
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
 
     def take_all_others_away(queue: str) -> None:
         kit.ledger.before_record = None
@@ -205,7 +205,7 @@ async def test_kg_05_a_queue_that_is_lost_while_the_sweep_looks_raises_nothing()
                 kit.lose(tenure)
 
     kit.ledger.before_record = take_all_others_away
-    await asyncio.sleep(SWEEP_S)
+    await time_passes(SWEEP_S)
     assert not kit.sweeping.done()
     assert len(kit.sweep.states()) == 1
 
@@ -218,7 +218,7 @@ async def test_hl_11_a_herd_that_halted_together_does_not_come_back_together() -
     kit.ledger.takes_s = 0.001
     for number in range(count):
         await kit.own(f"e{number}", count=12)
-    await asyncio.sleep(25.0)
+    await time_passes(25.0)
     second = [kit.times(f"e{number}")[5] for number in range(count)]
     assert min(second) >= 1010.0, "never sooner than the pause"
     assert max(second) <= 1010.1 + SPREAD_S
@@ -231,8 +231,8 @@ async def test_hl_11_a_herd_that_halted_together_does_not_come_back_together() -
 async def test_hl_11_the_spread_is_stored_for_the_next_owner() -> None:
     kit = SweepKit(NOT_FOUND, chance=lambda: 0.5)
     tenures = [await kit.own(f"e{number}") for number in range(HERD + 1)]
-    await asyncio.sleep(SWEEP_S - 0.1)
-    await asyncio.sleep(0.2)
+    await time_passes(SWEEP_S - 0.1)
+    await time_passes(0.2)
     stored = dict(kit.ledger.records)
     assert {stored[t.partition.topic].due_at for t in tenures} == {1010.0 + 0.5 * SPREAD_S}
 
@@ -243,7 +243,7 @@ async def test_hl_11_a_herd_whose_owner_ended_before_it_was_put_apart_is_put_apa
     kit = SweepKit(NOT_FOUND, chance=lambda: next(numbers) % 40 / 40)
     for number in range(40):
         await kit.own(f"e{number}", standing=Standing(halt=HaltReason.REJECTIONS, due_at=1004.0))
-    await asyncio.sleep(20.0)
+    await time_passes(20.0)
     first = sorted(kit.times(f"e{number}")[0] for number in range(40))
     assert (first[0], first[-1]) == (1004.0, 1004.0 + SPREAD_S * 39 / 40)
     assert {standing.apart for _, standing in kit.ledger.records[:40]} == {True}
@@ -255,7 +255,7 @@ async def test_a_herd_that_was_put_apart_stays_as_it_is() -> None:
     for number in range(40):
         standing = Standing(halt=HaltReason.REJECTIONS, due_at=1004.0, apart=True)
         await kit.own(f"e{number}", standing=standing)
-    await asyncio.sleep(5.0)
+    await time_passes(5.0)
     assert {kit.times(f"e{number}")[0] for number in range(40)} == {1004.0}
 
 
@@ -264,7 +264,7 @@ async def test_a_few_that_halt_together_are_not_spread() -> None:
     kit = SweepKit(NOT_FOUND, chance=lambda: 0.5)
     for number in range(HERD):
         await kit.own(f"e{number}")
-    await asyncio.sleep(15.0)
+    await time_passes(15.0)
     assert {bursts(kit.times(f"e{number}"))[1] for number in range(HERD)} == {1010.0}
 
 
@@ -277,7 +277,7 @@ async def test_one_endpoints_crash_and_halt_change_nothing_for_another() -> None
     await kit.own("dead")
     kit.sender = FakeSender(RuntimeError("bug"))
     await kit.own("crashing")
-    await asyncio.sleep(15.0)
+    await time_passes(15.0)
     assert len(sender.sent) == 30
     assert kit.state("healthy") == LoopStateName.RUNNING
     assert kit.state("dead") == kit.state("crashing") == LoopStateName.HALTED
@@ -287,12 +287,12 @@ async def test_one_endpoints_crash_and_halt_change_nothing_for_another() -> None
 async def test_sd_04_stopping_ends_timers_and_starts_nothing_any_more() -> None:
     kit = SweepKit(NOT_FOUND)
     tenure = await kit.own()
-    await asyncio.sleep(5.0)
+    await time_passes(5.0)
     tenure.stop()
     stopped_at = kit.clock.monotonic()
     assert await kit.sweep.stop(20.0, asyncio.Event())
     assert kit.clock.monotonic() == stopped_at
-    await asyncio.sleep(60.0)
+    await time_passes(60.0)
     assert len(kit.times()) == 5
 
 
@@ -300,12 +300,12 @@ async def test_sd_04_stopping_ends_timers_and_starts_nothing_any_more() -> None:
 @in_virtual_time
 async def test_stopping_waits_for_requests_in_flight_but_not_for_ever(answers_after_s: float, in_order: bool) -> None:
     async def late() -> Reply:
-        await asyncio.sleep(answers_after_s)
+        await time_passes(answers_after_s)
         return OK
 
     kit = SweepKit(late)
     tenure = await kit.own()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     tenure.stop()
     assert await kit.sweep.stop(20.0, asyncio.Event()) is in_order
     assert kit.clock.monotonic() <= 1000.0 + 1.0 + 20.0 + 1.0
@@ -314,12 +314,12 @@ async def test_stopping_waits_for_requests_in_flight_but_not_for_ever(answers_af
 @in_virtual_time
 async def test_a_second_signal_cuts_the_drain_short() -> None:
     async def never() -> Reply:
-        await asyncio.sleep(3600.0)
+        await time_passes(3600.0)
         return OK
 
     kit = SweepKit(never)
     tenure = await kit.own()
-    await asyncio.sleep(1.0)
+    await time_passes(1.0)
     tenure.stop()
     hurry = asyncio.Event()
     asyncio.get_running_loop().call_later(2.0, hurry.set)
@@ -333,7 +333,7 @@ async def test_a_second_signal_cuts_the_drain_short() -> None:
 async def test_states_say_why_and_until_when() -> None:
     kit = SweepKit(NOT_FOUND)
     tenure = await kit.own()
-    await asyncio.sleep(4.0)
+    await time_passes(4.0)
     [state] = kit.sweep.states()
     assert state.state == LoopStateName.HALTED
     assert state.reason == HaltReason.REJECTIONS
@@ -341,7 +341,7 @@ async def test_states_say_why_and_until_when() -> None:
     assert state.since == tenure.standing.halted_wall_s
     kit.sender.replies.extend([Answer(status=503)])
     kit.sender.replies.popleft()
-    await asyncio.sleep(6.05)
+    await time_passes(6.05)
     [state] = kit.sweep.states()
     assert state.state == LoopStateName.WAITING
     assert state.attempts == 1
