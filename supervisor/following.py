@@ -1,4 +1,7 @@
-"""The parts that follow the control topic, put together: reader, writer, and what the worker knows from them."""
+"""The parts that follow the control topic, put together: reader, writer, and what the worker knows from them.
+
+And the one that follows the dead-letter topics.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,13 @@ import structlog
 
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.adapters.kafka_control import KafkaControlReader, KafkaControlWriter
+from delivery.adapters.kafka_letters import KafkaLetters
+from delivery.adapters.kafka_member import KafkaMember
 from delivery.control import Control
+from delivery.model import Endpoint
 from delivery.naming import control_topic, queue_topic
 from delivery.ports import Clock
+from supervisor.pending_letters import PendingLetters, counts_for
 
 log = structlog.get_logger(__name__)
 
@@ -45,3 +52,20 @@ class Following:
         if not await self._reader.wait(ORDERS_S):
             log.error("delivering without knowing the orders: a paused endpoint may get requests", after_s=ORDERS_S)
         await run()
+
+
+def pending_letters(
+    connection: KafkaConnection,
+    prefix: str,
+    exists: Callable[[str], Awaitable[bool]],
+    member: KafkaMember,
+    queues: Mapping[str, Endpoint],
+    clock: Clock,
+) -> PendingLetters:
+    """Counts for the tenants whose first queue the member owns."""
+    tenants = {queue: endpoint.tenant for queue, endpoint in queues.items()}
+
+    def ours() -> frozenset[str]:
+        return counts_for(tenants, member.topics, (p.topic for p in member.assigned), proven=member.proven())
+
+    return PendingLetters(KafkaLetters(connection, prefix, exists), ours, clock)

@@ -10,6 +10,7 @@ from delivery.adapters.prometheus_meter import Gauges
 from delivery.intake import Intake
 from delivery.policy.event import event_time_ms
 from delivery.ports import Clock
+from supervisor.pending_letters import PendingLetters
 from supervisor.view import LoopStateName, WorkerView
 
 
@@ -20,6 +21,7 @@ def gauges(
     readers: tuple[KafkaReader, KafkaReader],
     redis_up: Callable[[], bool] | None,
     clock: Clock,
+    letters: PendingLetters,
 ) -> Gauges:
     """All of them, answered from memory. Members and readers: those of delivery, then those of fan-out."""
     (delivery_member, fanout_member), (delivery_reader, fanout_reader) = members, readers
@@ -36,6 +38,8 @@ def gauges(
         redis_up=redis_up,
         oldest_event_age_s=lambda: _oldest_ages_s(intake, delivery_reader, clock.wall()),
         buffered_bytes=lambda: delivery_reader.bytes + fanout_reader.bytes,
+        dead_letters_pending=letters.numbers,
+        oldest_dead_letter_age_s=letters.oldest_ages_s,
     )
 
 

@@ -37,7 +37,7 @@ from supervisor.board import LiveBoard
 from supervisor.clock import SystemClock
 from supervisor.configuration import Configuration, Start
 from supervisor.connections import kafka_connection, redis_connection
-from supervisor.following import Following
+from supervisor.following import Following, pending_letters
 from supervisor.gaps import gap_reporter
 from supervisor.gauges import gauges
 from supervisor.keys import FileKeys
@@ -140,6 +140,10 @@ class _Building:
         self.dead_letters = KafkaDeadLetters(self.connection, self.topics.exists, self.topics.limit_bytes)
         self.pump = CommitPump(self.delivery_member, configuration.process.commit_interval_s)
         self.delivery_member.before_rebalance = self.pump.before_rebalance
+        self.letters = pending_letters(
+            self.connection, configuration.prefix, self.topics.exists, self.delivery_member, self.queues, self.clock
+        )
+        self.forever["count of dead letters"] = self.letters.run
 
     def _build_loops(self) -> None:
         configuration = self.configuration
@@ -232,7 +236,7 @@ class _Building:
     def _watched(self, worker: Worker, intake: Intake) -> Worker:
         members, readers = (self.delivery_member, self.fanout_member), (self.delivery_reader, self.fanout_reader)
         redis_up = None if self.redis is None else self._redis_up
-        self.meter.watch(gauges(worker, intake, members, readers, redis_up, self.clock))
+        self.meter.watch(gauges(worker, intake, members, readers, redis_up, self.clock, self.letters))
         return worker
 
     def _redis_up(self) -> bool:

@@ -20,6 +20,7 @@ from delivery.ports import Unreachable
 ANSWER_S: Final = 15.0
 LOOK_S: Final = 3.0
 _POLL_MS: Final = 200
+_LOOK_AGAIN_S: Final = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,25 @@ async def edges(
     async with _open(connection.reader(committed=committed), "stop") as consumer, _answering():
         starts, ends = await asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
         return {p: Edges(start=starts[TopicPartition(*p)], end=ends[TopicPartition(*p)]) for p in partitions}
+
+
+async def held_up(connection: KafkaConnection, partitions: Collection[Partition], for_s: float) -> frozenset[Partition]:
+    """Those of the existing partitions whose readers stand behind an open transaction, and stood there for so long.
+
+    Where none does that is known at once. Transactions that come and go move the end of what is committed, and with
+    it whoever reads; one that is left open does not. Raises Unreachable.
+    """
+    began_s = asyncio.get_running_loop().time()
+    stood = {partition: one.end for partition, one in (await edges(connection, partitions)).items()}
+    while stood:
+        latest = await edges(connection, stood, committed=False)
+        stable = await edges(connection, stood)
+        stood = {p: end for p, end in stood.items() if stable[p].end == end < latest[p].end}
+        if asyncio.get_running_loop().time() - began_s >= for_s:
+            break
+        if stood:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+    return frozenset(stood)
 
 
 async def look_into(

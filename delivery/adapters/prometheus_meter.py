@@ -43,7 +43,8 @@ class Gauges:
 
     `loop_states` names one of `states` for each endpoint that this worker knows, `kafka_member` says for each group
     whether the membership is proven, `assignments` how many it has got, `redis_up` is None where there is no Redis,
-    `queue_lag` counts the records that wait, `oldest_event_age_s` leaves out where it is not known.
+    `queue_lag` counts the records that wait, `oldest_event_age_s` leaves out where it is not known. The two of dead
+    letters are by tenant, of those that this worker counts for.
     """
 
     states: tuple[str, ...]
@@ -54,6 +55,8 @@ class Gauges:
     queue_lag: Callable[[], Mapping[Name, int]]
     oldest_event_age_s: Callable[[], Mapping[Name, float]]
     buffered_bytes: Callable[[], int]
+    dead_letters_pending: Callable[[], Mapping[str, int]]
+    oldest_dead_letter_age_s: Callable[[], Mapping[str, float]]
 
 
 class _Histogram:
@@ -249,4 +252,18 @@ def _asked(gauges: Gauges | None) -> list[Metric]:
         oldest.add_metric(name, age_s)
     buffered = GaugeMetricFamily("delivery_buffered_bytes", "Size of the records read ahead")
     buffered.add_metric([], gauges.buffered_bytes())
-    return [states, member, redis, rebalances, lag, oldest, buffered]
+    return [states, member, redis, rebalances, lag, oldest, buffered, *_letters(gauges)]
+
+
+def _letters(gauges: Gauges) -> Iterator[Metric]:
+    pending = GaugeMetricFamily(
+        "delivery_dead_letters_pending", "Dead letters that have not been sent again", labels=["tenant"]
+    )
+    for tenant, count in gauges.dead_letters_pending().items():
+        pending.add_metric([tenant], count)
+    oldest = GaugeMetricFamily(
+        "delivery_oldest_dead_letter_age_seconds", "Age of the oldest of them, 0 without one", labels=["tenant"]
+    )
+    for tenant, age_s in gauges.oldest_dead_letter_age_s().items():
+        oldest.add_metric([tenant], age_s)
+    yield from (pending, oldest)

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from delivery.model import DeadLetterReason, Fault, Outcome, Record
-from delivery.policy.dead_letter import ID
-from delivery.policy.letters import KIND_HEADERS, RECEIPT, Kind, Named, is_whole, letter_id, read_kind
+from delivery.policy.letters import KIND_HEADERS, Kind, Named, is_whole, name_of, read_kind
 
 _RELATIVE: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -98,8 +97,7 @@ class LetterBook:
     def add(self, record: Record) -> None:
         """Take the next record. There are many of them and few kinds: a kind is read once."""
         named = dict(record.headers)
-        is_receipt = RECEIPT in named
-        found_id = letter_id(named[RECEIPT] if is_receipt else named.get(ID))
+        found_id, is_receipt = name_of(named)
         if found_id is None:
             self.unreadable += 1
         elif is_receipt:

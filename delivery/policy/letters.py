@@ -141,6 +141,12 @@ def is_whole(named: Named) -> bool:
     )
 
 
+def name_of(named: Named) -> tuple[str | None, bool]:
+    """The id that a record names, if any, and whether it is a receipt's."""
+    is_receipt = RECEIPT in named
+    return letter_id(named[RECEIPT] if is_receipt else named.get(ID)), is_receipt
+
+
 def letter_id(text: bytes | None) -> str | None:
     """A header's value as a letter's id; None when it is none."""
     return text.decode("ascii") if text and _ID.fullmatch(text) else None

@@ -117,6 +117,10 @@ async def _replay(configuration: Configuration, wanted: Wanted, wish: Wish) -> i
     connection, chooser = connection_of(configuration), Chooser(configuration, wanted, wish)
     async with topics_of(connection) as topics:
         found = await topics_with_letters(configuration, topics, wanted.tenants)
+        if wish.yes and len(found) > 1:
+            # What is refused for a later tenant has to be refused before an earlier one's events are sent. Who was
+            # asked has had this look already.
+            await _estimate(configuration, wanted, wish)
         with progress() as bar:
             one = Run(
                 configuration=configuration, connection=connection, topics=topics, letters=wanted.letters,

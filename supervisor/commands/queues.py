@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from delivery.adapters.kafka_connection import KafkaConnection
-from delivery.adapters.kafka_inspection import edges, look_into
+from delivery.adapters.kafka_inspection import edges, held_up, look_into
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.model import Partition
 from delivery.naming import delivery_group, queue_owner, queue_topic
@@ -20,6 +20,8 @@ from supervisor.own_topics import misconfigured
 
 # Below this many offsets the records are read and counted: markers of transactions have offsets, too.
 COUNTED_UP_TO: Final = 100
+# A transaction of the fan-out lasts milliseconds; what a killed one left open is aborted within three seconds.
+HELD_UP_S: Final = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +38,13 @@ class Queues:
     """The queues that exist, by topic; `fault` when Kafka does not answer.
 
     `removed` has tenant and endpoint of those that no setting names, `troubles` why a queue must not be used.
+    Readers of `held_up` ones have stood behind an open transaction for `HELD_UP_S`.
     """
 
     waiting: Mapping[str, Waiting]
     removed: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     troubles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    held_up: frozenset[str] = frozenset()
     fault: str | None = None
 
 
@@ -54,10 +58,11 @@ async def look(configuration: Configuration) -> Queues:
             configured = names & {queue_topic(configuration.prefix, e.tenant, e.name) for e in configuration.endpoints}
             described = await topics.describe(configured)
             waiting = await waiting_in(configuration, connection, topics, {*configured, *removed})
+            stuck = await held_up(connection, [Partition(name, 0) for name in sorted(waiting)], HELD_UP_S)
     except Unreachable as error:
         return Queues(waiting={}, fault=unreachable(configuration, error))
     troubles = {name: why for name, found in described.items() if (why := misconfigured(found)) is not None}
-    return Queues(waiting=waiting, removed=removed, troubles=troubles)
+    return Queues(waiting=waiting, removed=removed, troubles=troubles, held_up=frozenset(p.topic for p in stuck))
 
 
 def removed_queues(configuration: Configuration, names: Collection[str]) -> dict[str, tuple[str, str]]:

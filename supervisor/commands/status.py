@@ -126,4 +126,5 @@ def _lag_text(row: Row) -> str:
     if row.lag is None:
         return "unknown"
     lost = f" ({row.lost} lost to retention)" if row.lost else ""
-    return f"{'' if row.exact else '≤ '}{row.lag}{lost}"
+    stuck = ", more behind an open transaction" if row.behind_open_transaction else ""
+    return f"{'' if row.exact else '≤ '}{row.lag}{lost}{stuck}"

@@ -24,6 +24,7 @@ UNKNOWN: Final = "unknown"
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One endpoint. What is None is not known; `exact` is False when markers are counted.
+    `lag` counts what can be read: what stands `behind_open_transaction` comes on top.
 
     `since` is Unix time. `worker` and `host` are those of the owner, or of the last one where the owner is lost.
     """
@@ -45,6 +46,7 @@ class Row:
     exact: bool = True
     lost: int | None = None
     oldest_event_age_s: float | None = None
+    behind_open_transaction: bool = False
 
 
 def rows(
@@ -89,6 +91,7 @@ class _View:
             exact=found is not None and found.exact,
             lost=None if found is None else found.lag.lost,
             oldest_event_age_s=None if oldest_ms is None else round(max(0.0, self._now - oldest_ms / 1000), 3),
+            behind_open_transaction=queue in self._queues.held_up,
         )
 
     def of(self, endpoint: Endpoint) -> Row:

@@ -354,6 +354,21 @@ async def test_a_removed_endpoints_letters_are_refused_or_go_elsewhere(system: S
 
 
 @pytest.mark.asyncio
+async def test_a_removed_endpoint_of_one_tenant_is_told_before_anything_of_another_is_sent(system: System) -> None:
+    for tenant in ("acme", "zoo"):
+        system.endpoint(tenant, "billing", system.source("orders"))
+    await topics(system, "billing")
+    await system.create(f"{system.prefix}.zoo.dead-letters", system.queue("zoo", "billing"))
+    await write(system, [letter(system, 1), letter(system, 2, tenant="zoo", endpoint="old")])
+
+    status, out, error = await system.command(*REPLAY)
+    assert (status, out) == (2, "")
+    assert "letters of endpoints that zoo does not have any more: old 1" in error
+    assert await queued(system) == [], "acme comes first, and waits for the answer about zoo"
+    assert (await system.command(*REPLAY, "--tenant", "acme"))[:2] == (0, "acme: 1 sent again: billing 1\n")
+
+
+@pytest.mark.asyncio
 async def test_letters_of_unknown_outcome_are_sent_only_when_that_is_said(system: System) -> None:
     system.endpoint("acme", "billing", system.source("orders"))
     await topics(system, "billing")

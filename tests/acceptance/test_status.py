@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from supervisor.demo.scripts import after, always, hang
 from tests.acceptance.harness import System, Worker, until
@@ -197,3 +198,31 @@ async def test_without_redis_the_worker_at_the_address_is_asked_and_a_note_says_
     assert said.count("the live board is out of reach") == 1, "once, however long it lasts"
     await asyncio.to_thread(own_redis.start)
     await until(lambda: shown("running"), 10, "told again to a Redis that had forgotten everything")
+
+
+@pytest.mark.asyncio
+async def test_a_queue_behind_a_transaction_that_stays_open_is_shown_until_it_ends(system: System) -> None:
+    for name in ("billing", "crm"):
+        system.endpoint("acme", name, system.source("orders"))
+    await system.create(system.queue("acme", "billing"), system.queue("acme", "crm"))
+
+    async def held_up() -> dict[str, bool]:
+        code, out, said = await system.command("status", "--json", DELIVERY_HTTP__LISTEN="127.0.0.1:1")
+        assert code == 0, said
+        return {row["endpoint"]: row["behind_open_transaction"] for row in json.loads(out)["endpoints"]}
+
+    producer = AIOKafkaProducer(
+        bootstrap_servers=system.bootstrap, transactional_id=f"{system.prefix}.open", transaction_timeout_ms=120_000
+    )
+    await producer.start()
+    try:
+        await producer.begin_transaction()
+        await producer.send_and_wait(system.queue("acme", "billing"), b"{}", partition=0)
+        assert await held_up() == {"billing": True, "crm": False}
+        _, out, _ = await system.command("status", DELIVERY_HTTP__LISTEN="127.0.0.1:1", COLUMNS="300")
+        (line,) = [line for line in out.splitlines() if "behind an open transaction" in line]
+        assert line.split()[:2] == ["acme", "billing"]
+        await producer.commit_transaction()
+        assert await held_up() == {"billing": False, "crm": False}
+    finally:
+        await producer.stop()

@@ -139,3 +139,13 @@ def test_the_queue_of_a_removed_endpoint_is_a_warning_with_its_lag() -> None:
         assert (
             report[f"topic {old}"].detail == f"removed endpoint: neither filled nor read, {number} event(s) wait in it"
         )
+
+
+def test_a_dead_letter_topic_that_keeps_letters_too_briefly_or_takes_too_small_ones_is_wrong() -> None:
+    name = "webhooks.acme.dead-letters"
+    for setting, value in (("retention.ms", "604800000"), ("max.message.bytes", "1048588")):
+        topic = FOUND[name]
+        less = dataclasses.replace(topic, configs={**topic.configs, setting: value})
+        finding = found(dataclasses.replace(FINE, found=FOUND | {name: less}))[f"topic {name}"]
+        assert finding.result is Result.WRONG
+        assert finding.detail == f"{setting} is {value}, less than {topic.configs[setting]}"

@@ -149,6 +149,8 @@ def test_gauges_are_asked_at_each_scrape_and_one_state_of_a_loop_is_one() -> Non
             queue_lag=lambda: lag,
             oldest_event_age_s=lambda: {("acme", "billing"): 12.5},
             buffered_bytes=lambda: 10,
+            dead_letters_pending=lambda: {"acme": 7},
+            oldest_dead_letter_age_s=lambda: {"acme": 90.5},
         )
     )
     assert value(registry, "delivery_loop_state", state="halted") == 1
@@ -158,6 +160,8 @@ def test_gauges_are_asked_at_each_scrape_and_one_state_of_a_loop_is_one() -> Non
     assert registry.get_sample_value("delivery_redis_up") == 1
     assert registry.get_sample_value("delivery_buffered_bytes", {}) == 10
     assert value(registry, "delivery_oldest_event_age_seconds") == 12.5
+    assert registry.get_sample_value("delivery_dead_letters_pending", {"tenant": "acme"}) == 7
+    assert registry.get_sample_value("delivery_oldest_dead_letter_age_seconds", {"tenant": "acme"}) == 90.5
     lag["acme", "billing"] = 3
     assert value(registry, "delivery_queue_lag") == 3
 

@@ -183,6 +183,8 @@ def test_every_metric_of_the_worker_is_described_and_no_other() -> None:
         queue_lag=dict,
         oldest_event_age_s=dict,
         buffered_bytes=int,
+        dead_letters_pending=dict,
+        oldest_dead_letter_age_s=dict,
     )
     PrometheusMeter(registry).watch(nothing)
     families = [family for family in registry.collect() if family.name.startswith("delivery_")]

@@ -197,3 +197,9 @@ def test_durations_are_short(seconds: float, text: str) -> None:
 
 def test_a_worker_on_a_port_of_the_systems_choice_cannot_be_asked() -> None:
     assert ask(HttpListen(port=0)).workers == ()
+
+
+def test_a_queue_whose_readers_stand_behind_an_open_transaction_is_told_so_beside_its_state() -> None:
+    row, other = rows(CONFIGURATION, dataclasses.replace(BOTH, held_up=frozenset({BILLING})), ALIVE, SILENT, NOW)[:2]
+    assert (row.behind_open_transaction, other.behind_open_transaction) == (True, False)
+    assert (row.state, row.lag) == ("halted", 7)
