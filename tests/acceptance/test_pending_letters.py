@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from supervisor.demo.scripts import always
 from tests.acceptance.harness import System, Worker, until
 from tests.acceptance.letters import letter, write
 
@@ -24,7 +25,8 @@ async def told(workers: list[Worker], tenant: str) -> list[float]:
 @pytest.mark.asyncio
 async def test_one_worker_tells_what_the_list_counts_and_a_replay_lowers_it(system: System) -> None:
     for name in ("billing", "crm"):
-        system.endpoint("acme", name, system.source("orders"))
+        path = system.endpoint("acme", name, system.source("orders"))
+        system.server.script(path, always(204))
     system.endpoint("zoo", "billing", system.source("orders"))
     await system.create(system.source("orders"))
     await system.create(
