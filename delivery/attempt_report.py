@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 def report(
     meter: Meter,
     endpoint: Endpoint,
-    names: Mapping[str, str],
+    names: Callable[[], Mapping[str, str]],
     attempted: Attempted,
     progress: Progress | None,
     age_s: float,
@@ -36,7 +36,7 @@ def report(
         meter.retry(endpoint, status_class)
     log.info(
         "attempt",
-        **names,
+        **names(),
         status=reply.status if isinstance(reply, Answer) else None,
         ended=status_class,
         outcome=classify.outcome(reply),

@@ -145,6 +145,9 @@ class DeliveryLoop:
             raise RuntimeError("a loop needs an open mailbox")
         careful = tenure.settled_to < tenure.careful_to
         await self._around.settle.keep_up(tenure, 0 if careful else MOST_UNCOMMITTED)
+        if tenure.exit() is not None:
+            # A stop that came meanwhile has woken nobody who would wait for the next record.
+            return
         record = await tenure.mailbox.first()
         if record is None or tenure.lost:
             return
@@ -214,7 +217,7 @@ class DeliveryLoop:
         )
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
         age_s = around.clock.wall() - delivery.event.time_ms / 1000
-        report(around.meter, endpoint, self._names(), attempted, tenure.standing.in_hand, age_s)
+        report(around.meter, endpoint, self._names, attempted, tenure.standing.in_hand, age_s)
         if not tenure.lost and not isinstance(verdict, Delivered):
             await self._recording.remember()
         if tenure.lost:

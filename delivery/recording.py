@@ -8,26 +8,25 @@ from delivery.tenure import Tenure
 
 
 class Recording:
-    """One loop's memory of what the ledger holds. A refused write ends the tenure: the queue is another's."""
+    """Writes for one tenure. A refused write ends it: the queue is another's."""
 
     def __init__(self, tenure: Tenure, ledger: Ledger) -> None:
         self._tenure = tenure
         self._ledger = ledger
-        self._recorded = tenure.standing
 
     async def remember(self) -> None:
         """The standing as it is, if it is not what was written last."""
-        await self.record(FRESH if self._tenure.standing == FRESH else self._tenure.standing)
+        await self.record(self._tenure.standing)
 
     async def forget(self) -> None:
         """After a record is done: nothing is asked when nothing was written before it."""
-        if self._recorded is not FRESH:
+        if self._tenure.recorded is not FRESH:
             await self.remember()
 
     async def record(self, standing: Standing) -> None:
         """This standing, if it is not what was written last."""
-        if standing != self._recorded:
-            await self._write(standing)
+        if standing != self._tenure.recorded:
+            await self.write(standing)
 
     async def tell_next_owner(self) -> None:
         """What came of what was under way when the queue was lost: the next owner waits for it.
@@ -35,10 +34,12 @@ class Recording:
         It is told only after it has been said that there is something to wait for.
         """
         await self._tenure.let_go()
-        await self._write(self._tenure.standing)
+        await self.write(self._tenure.standing)
 
-    async def _write(self, standing: Standing) -> None:
-        self._recorded = standing
+    async def write(self, standing: Standing) -> None:
+        """This standing, whatever was written last."""
+        # The very object, since that is what is looked for after every delivery.
+        self._tenure.recorded = FRESH if standing == FRESH else standing
         try:
             await self._ledger.record(self._tenure.partition.topic, self._tenure.token, standing)
         except TokenRefused:

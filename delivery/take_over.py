@@ -12,6 +12,7 @@ from delivery.model import Endpoint, HaltReason, Partition
 from delivery.policy.handing_over import inherited, start_offset, unknown
 from delivery.policy.notes import Note
 from delivery.policy.orders import Orders, ResumeFrom, resume_from
+from delivery.policy.standing import FRESH
 from delivery.ports import Clock, CommitRefused, Ledger, Member, Meter, Reader, TakenOver, Unreachable
 from delivery.settle import CommitPump
 from delivery.tenure import Tenure
@@ -88,16 +89,20 @@ class Takeover:
             if not waiting:
                 return
             waiting = [tenure for tenure in waiting if not tenure.offset_lost or self._answer(tenure) is not None]
-            for some in [waiting] if together else [[tenure] for tenure in waiting]:
-                try:
-                    await self._take(some, epoch)
-                except (CommitRefused, Unreachable) as error:
-                    log.warning("taking over is delayed", queues=[t.partition.topic for t in some], error=str(error))
-                except Exception as error:
-                    # A fault of ours must not leave queues without a loop until the next rebalance.
-                    log.error("taking over failed", queues=[t.partition.topic for t in some], exc_info=error)
+            groups = [waiting] if together else [[tenure] for tenure in waiting]
+            # At the same time: one that waits for what its former owner has in hand must not keep the others.
+            await asyncio.gather(*(self._try(some, epoch) for some in groups))
             await asyncio.sleep(RETRY_S if together else RETRY_ALONE_S)
             together = False
+
+    async def _try(self, some: Sequence[Tenure], epoch: int) -> None:
+        try:
+            await self._take(some, epoch)
+        except (CommitRefused, Unreachable) as error:
+            log.warning("taking over is delayed", queues=[t.partition.topic for t in some], error=str(error))
+        except Exception as error:
+            # A fault of ours must not leave queues without a loop until the next rebalance.
+            log.error("taking over failed", queues=[t.partition.topic for t in some], exc_info=error)
 
     async def _take(self, tenures: Sequence[Tenure], epoch: int) -> None:
         """Draw tokens, wait for what former owners still have in hand, prove, and let the loops begin.
@@ -192,7 +197,7 @@ class Takeover:
         if tenure.mailbox is not None:
             # An attempt before this one was not proven.
             self._reader.close(tenure.mailbox)
-        tenure.standing = standing
+        tenure.standing, tenure.recorded = standing, FRESH if taken.standing == FRESH else taken.standing
         tenure.suspect = not taken.clean
         tenure.careful_to = -1 if taken.clean else start + SUSPECT_OFFSETS
         tenure.settled_to = start

@@ -29,6 +29,8 @@ class Tenure:
         self.taken: TakenOver | None = None
         self.settled_to = 0
         self.standing: Standing = FRESH
+        # What the ledger holds, as far as this owner knows.
+        self.recorded: Standing = FRESH
         self.orders: Orders = NO_ORDERS
         self.mailbox: Mailbox | None = None
         self.ready = False

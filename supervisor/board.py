@@ -123,6 +123,9 @@ class LiveBoard:
                 if not self._away:
                     log.warning("the live board is out of reach", error=str(error), again_in_s=RENEW_S)
                 self._away = True
+            except Exception as error:
+                # Without the board this worker would count as dead; without this task it would end.
+                log.error("the live board was not renewed", exc_info=error)
             else:
                 if self._away:
                     log.info("the live board is back")

@@ -16,7 +16,8 @@ from delivery.policy.halting import UNTIL_ORDERED, halted
 from delivery.policy.orders import Orders, bar, unfinished
 from delivery.policy.standing import Standing
 from delivery.policy.steps import Halt
-from delivery.ports import Clock, Ledger, Meter, TokenRefused
+from delivery.ports import Clock, Ledger, Meter
+from delivery.recording import Recording
 from delivery.tenure import Tenure
 from supervisor.plan import TOGETHER_S, Start, StartAt, plan, spread
 from supervisor.view import LoopState, loop_state
@@ -262,10 +263,7 @@ class Sweep:
 
     async def _store(self, tenure: Tenure, standing: Standing) -> None:
         tenure.standing = standing
-        try:
-            await self._ledger.record(tenure.partition.topic, tenure.token, standing)
-        except TokenRefused:
-            tenure.lose()
+        await Recording(tenure, self._ledger).write(standing)
 
     async def stop(self, drain_s: float, hurry: asyncio.Event) -> bool:
         """Wait for the loops to end by themselves, `drain_s` at most and not at all when told to hurry.

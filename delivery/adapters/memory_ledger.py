@@ -16,6 +16,8 @@ class Entry:
     token: int = 0
     taken_at: float = 0.0
     released: int = 0
+    # The latest token that has written how its endpoint stands: no former one may any more.
+    begun: int = 0
     settled_to: int | None = None
     committed_to: int | None = None
     standing: Standing = FRESH
@@ -76,6 +78,8 @@ class MemoryLedger:
         is_outcome = entry.handing_over is not None and entry.handing_over[0] == token
         if entry.token != token and not is_outcome:
             raise TokenRefused(queue)
+        if entry.token == token:
+            entry.begun = token
         # The outcome has come; or the next owner has gone on without it, and a late one would undo what that one wrote.
         entry.handing_over = None
         entry.standing = standing
@@ -88,7 +92,7 @@ class MemoryLedger:
         if token <= entry.released or token > entry.token:
             return
         entry.released, entry.settled_to, entry.committed_to = token, settled_to, committed_to
-        if in_hand is not None:
+        if in_hand is not None and entry.begun <= token:
             entry.handing_over = (token, in_hand.offset, self._monotonic() + in_hand.ends_in_s)
 
     def _entry(self, queue: str) -> Entry:

@@ -17,7 +17,7 @@ from delivery.ports import Clock, InHand, TakenOver, TokenRefused
 
 log = structlog.get_logger(__name__)
 
-# After this long nobody asks any more what became of a queue; and at least a day beyond the longest wait in it.
+# So long after a queue was let go nobody asks any more what became of it; at least a day beyond the longest wait in it.
 KEPT_S: Final = 7 * 86_400.0
 BEYOND_WAIT_S: Final = 86_400.0
 
@@ -77,10 +77,9 @@ class RedisLedger:
         """Draw tokens as of so many seconds ago; a queue that somebody else has drawn one for since is left out."""
         for queue in ages_s:
             self._unanswered.setdefault(queue, uuid.uuid4().hex)
-        kept_ms = round(KEPT_S * 1000)
         replies = await self._connection.call(
             [
-                self._call(TAKE_OVER, queue, self._worker_id, self._unanswered[queue], round(age_s * 1000), kept_ms)
+                self._call(TAKE_OVER, queue, self._worker_id, self._unanswered[queue], round(age_s * 1000))
                 for queue, age_s in ages_s.items()
             ]
         )

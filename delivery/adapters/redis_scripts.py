@@ -8,6 +8,10 @@ Its fields:
   standing, standing_at        how the endpoint stands, as text, and when that was written
   hand_token, hand_offset, hand_until   whose request is under way, its record, when it has ended whatever happens
   outcome                      the write that closed a hand-over, so that it may be repeated
+  begun                        the latest token that has written how its endpoint stands: no former one may any more
+  means_until                  how long what is written may mean something
+
+An owned queue's hash does not expire: a healthy owner writes nothing for months. One that was let go does.
 
 All times are milliseconds by Redis' clock. A first token is Redis' time, so that one drawn after Redis was emptied is
 above all that were drawn before. Numbers are written with %.0f: Lua would write large ones as 1.7e+12.
@@ -24,9 +28,10 @@ local key = KEYS[1]
 local function number(n) return string.format('%.0f', n) end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- Only ever longer: another write may have meant a longer wait.
+-- Only what expires, and only ever longer.
 local function keep(ms)
-  if redis.call('PTTL', key) < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
+  local left = redis.call('PTTL', key)
+  if left >= 0 and left < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
 end
 -- As adapters/redis_ledger.py takes it apart.
 local function told(given)
@@ -57,7 +62,7 @@ def _script(text: str) -> Script:
     return Script(_COMMON + text)
 
 
-# ARGV: worker, nonce, age of the draw in ms, ms to keep. False when somebody drew a token since.
+# ARGV: worker, nonce, age of the draw in ms. False when somebody drew a token since.
 TAKE_OVER: Final = _script("""
 local h = redis.call('HMGET', key, 'token', 'owner', 'nonce', 'taken_at')
 if h[3] ~= ARGV[2] then
@@ -67,7 +72,7 @@ if h[3] ~= ARGV[2] then
   redis.call('HINCRBY', key, 'token', 1)
   redis.call('HSET', key, 'former', h[2] or '', 'owner', ARGV[1], 'nonce', ARGV[2], 'taken_at', number(at))
 end
-keep(ARGV[4])
+redis.call('PERSIST', key)
 return told(ARGV[1])
 """)
 
@@ -80,19 +85,22 @@ return told(ARGV[1])
 # ARGV: worker, token, standing or nothing, id of this write, ms to keep. 0 when it does not count any more.
 RECORD: Final = _script("""
 local hand = redis.call('HGET', key, 'hand_token')
-if not is_latest(ARGV[1], ARGV[2]) and hand ~= ARGV[2] then
+local latest = is_latest(ARGV[1], ARGV[2])
+if not latest and hand ~= ARGV[2] then
   if redis.call('HGET', key, 'outcome') == ARGV[4] then return 1 end
   return 0
 end
+if latest then redis.call('HSET', key, 'begun', ARGV[2]) end
 -- The outcome has come; or the next owner has gone on without it, and a late one would undo what that one wrote.
 if hand then
   redis.call('HDEL', key, 'hand_token', 'hand_offset', 'hand_until')
   redis.call('HSET', key, 'outcome', ARGV[4])
 end
 if ARGV[3] == '' then
-  redis.call('HDEL', key, 'standing', 'standing_at')
+  redis.call('HDEL', key, 'standing', 'standing_at', 'means_until')
 else
-  redis.call('HSET', key, 'standing', ARGV[3], 'standing_at', number(now))
+  local means_until = number(now + tonumber(ARGV[5]))
+  redis.call('HSET', key, 'standing', ARGV[3], 'standing_at', number(now), 'means_until', means_until)
 end
 keep(ARGV[5])
 return 1
@@ -100,12 +108,16 @@ return 1
 
 # ARGV: worker, token, settled and committed offset, offset in hand or nothing, ms that it may still take, ms to keep.
 RELEASE: Final = _script("""
-is_latest(ARGV[1], ARGV[2])
+local latest = is_latest(ARGV[1], ARGV[2])
 if tonumber(ARGV[2]) <= tonumber(redis.call('HGET', key, 'released') or 0) then return 0 end
 redis.call('HSET', key, 'released', ARGV[2], 'settled_to', ARGV[3], 'committed_to', ARGV[4])
-if ARGV[5] ~= '' then
+-- A worker that was frozen comes too late with what its request brought: somebody else has gone on since.
+if ARGV[5] ~= '' and tonumber(redis.call('HGET', key, 'begun') or 0) <= tonumber(ARGV[2]) then
   redis.call('HSET', key, 'hand_token', ARGV[2], 'hand_offset', ARGV[5], 'hand_until', number(now + tonumber(ARGV[6])))
 end
-keep(ARGV[7])
+if latest then
+  local left = tonumber(redis.call('HGET', key, 'means_until') or 0) - now
+  redis.call('PEXPIRE', key, number(math.max(tonumber(ARGV[7]), left)))
+end
 return 1
 """)

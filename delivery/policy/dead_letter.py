@@ -267,16 +267,20 @@ def _kept(answer: Answer, excerpt_bytes: int) -> list[_Header]:
 
 
 def _reference(answer: Answer) -> bytes:
-    """The answer's `x-request-id`, else its `location` without credentials, query and fragment: they may be secret."""
+    """The answer's `x-request-id`, else its `location`."""
     for value in header_values(answer, b"x-request-id"):
         if value.strip():
             return value.strip()
     for value in header_values(answer, b"location"):
-        location = value.split(b"#")[0].split(b"?")[0].strip()
-        scheme, slashes, rest = location.partition(b"//")
-        authority, slash, path = rest.partition(b"/")
-        return scheme + slashes + authority.rpartition(b"@")[2] + slash + path
+        return bare_location(value)
     return b""
+
+
+def bare_location(value: bytes) -> bytes:
+    """A `location` without credentials, query and fragment: they may be secret."""
+    location = value.split(b"#")[0].split(b"?")[0].strip()
+    scheme, slashes, rest = location.partition(b"//")
+    return scheme + slashes + rest[rest.partition(b"/")[0].rfind(b"@") + 1 :]
 
 
 def _error(facts: AttemptFacts) -> str:

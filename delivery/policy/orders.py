@@ -25,6 +25,8 @@ was about.
 """
 # A detail is for people; nobody reads more.
 _MOST_CHARACTERS: Final = 200
+# The year 10000: no calendar shows what comes later.
+_CALENDAR_END_MS: Final = 253_402_300_800_000
 
 
 class OrderKind(enum.StrEnum):
@@ -152,7 +154,7 @@ def read_order(key: str, value: bytes | None, position: int) -> ControlRecord | 
 
 def _order(kind: OrderKind, said: Mapping[str, Any], position: int) -> Order:
     at_ms = parse_time(str(said["at"]).encode())
-    if said["order"] != kind.value or at_ms is None:
+    if said["order"] != kind.value or at_ms is None or not 0 <= at_ms < _CALENDAR_END_MS:
         raise ValueError("not an order of this kind")
     start = said.get("from")
     ranged = kind in {OrderKind.CANCEL_RECORD, OrderKind.CANCEL_ALL, OrderKind.DRAIN}

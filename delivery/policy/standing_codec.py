@@ -28,11 +28,12 @@ from delivery.model import (
     Retry,
     StatusClass,
 )
+from delivery.policy.dead_letter import bare_location
 from delivery.policy.standing import Fate, Progress, Standing
 
 VERSION: Final = 1
-# An answer's headers may take 64 KiB. Beyond this many bytes only those are kept that a dead letter repeats.
-MOST_HEADER_BYTES: Final = 2_048
+# An answer's headers may take 64 KiB.
+MOST_HEADER_BYTES: Final = 1_024
 KEPT_HEADERS: Final = frozenset({b"x-request-id", b"location"})
 # A default of EXCERPT_BYTES; an endpoint may be set to more, which is for dead letters and not for every attempt.
 MOST_EXCERPT_BYTES: Final = 1_024
@@ -121,10 +122,12 @@ def _reply_written(reply: Reply) -> dict[str, Any]:
             assert_never(never)
 
 
-def _kept(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[bytes, bytes], ...]:
-    if sum(len(name) + len(value) for name, value in headers) <= MOST_HEADER_BYTES:
-        return headers
-    return tuple((name, value[:MOST_EXCERPT_BYTES]) for name, value in headers if name.lower() in KEPT_HEADERS)
+def _kept(headers: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
+    """Only what a dead letter repeats: cookies and the like are nobody else's."""
+    kept = [(name.lower(), value[:MOST_HEADER_BYTES]) for name, value in headers]
+    return [
+        (name, bare_location(value) if name == b"location" else value) for name, value in kept if name in KEPT_HEADERS
+    ]
 
 
 def _base64(value: bytes) -> str:

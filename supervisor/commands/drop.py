@@ -112,7 +112,8 @@ async def _dead_letter_all(
         waiting = await waiting_in(configuration, connection, topics, queue)
         offset, count = waiting.lag.first, 0
         while True:
-            end = (await edges(connection, [queue]))[queue].end
+            # With what a transaction that is still open has written: it would go with the topic.
+            end = (await edges(connection, [queue], committed=False))[queue].end
             if offset >= end:
                 return count
             # What is queued meanwhile, by a fan-out of the old settings, is found in the next round.

@@ -214,8 +214,10 @@ class Load:
     async def flowing(self, ahead: int) -> AsyncIterator[None]:
         """Meanwhile there are always between `ahead` and twice as many events that each endpoint has not seen yet."""
 
+        enough = asyncio.Event()
+
         async def feed() -> None:
-            while True:
+            while not enough.is_set():
                 for path in self.paths:
                     if len(self.sent[path]) - self.system.server.count(path) < ahead:
                         await self.add(path, ahead)
@@ -223,8 +225,13 @@ class Load:
 
         for path in self.paths:
             await self.add(path, 2 * ahead)
-        async with _meanwhile(feed()):
+        feeding = asyncio.create_task(feed())
+        try:
             yield
+        finally:
+            # Not cancelled: what it is writing just now would arrive without having been noted as sent.
+            enough.set()
+            await feeding
 
     async def steady(self, each: int = 20, timeout_s: float = 60.0) -> None:
         """Wait until every endpoint has got that many requests."""
@@ -331,14 +338,26 @@ def damages(blows: Iterable[Blow], accounts: Sequence[Account]) -> list[Damage]:
     result = []
     again = [(account.path, later, before) for account in accounts for later, before in account.again()]
     for blow in blows:
-        caused = [
-            (path, before)
-            for path, later, before in again
-            if before.header(SENDER) == blow.name != later.header(SENDER) and before.at - 1.0 < blow.at < later.at
-        ]
+        caused = [(path, before) for path, later, before in again if _caused(blow, later, before)]
         oldest_s = max((blow.at - before.at for _, before in caused), default=0.0)
         result.append(Damage(blow=blow, again=dict(Counter(path for path, _ in caused)), oldest_s=oldest_s))
     return result
+
+
+def without_a_blow(blows: Collection[Blow], accounts: Iterable[Account]) -> list[str]:
+    """What was sent again although nothing had happened to the worker that had sent it."""
+    moments = [blow.at for blow in blows]
+    return [
+        f"{account.path}: by {before.header(SENDER)}, {later.at - before.at:.3f} s later by {later.header(SENDER)}, "
+        f"{[round(before.at - at, 3) for at in moments if abs(before.at - at) < 15]} s after blows"
+        for account in accounts
+        for later, before in account.again()
+        if not any(_caused(blow, later, before) for blow in blows)
+    ]
+
+
+def _caused(blow: Blow, later: Seen, before: Seen) -> bool:
+    return before.header(SENDER) == blow.name != later.header(SENDER) and before.at - 1.0 < blow.at < later.at
 
 
 def served_by(blow: Blow, accounts: Iterable[Account], within_s: float) -> frozenset[str]:

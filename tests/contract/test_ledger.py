@@ -74,7 +74,7 @@ FULL = Standing(
         last_wall_s=1.8e9,
         next_at=5.5,
         waited_s=0.75,
-        last=Answer(status=503, headers=((b"retry-after", b"1"),), excerpt=b"\xff\x00", elapsed_s=0.1),
+        last=Answer(status=503, headers=((b"x-request-id", b"r-1"),), excerpt=b"\xff\x00", elapsed_s=0.1),
         last_retry=Retry(status_class=StatusClass.UNAVAILABLE, hint_s=1.0, throttled=True),
         fate=Fate.DEAD,
         reason=DeadLetterReason.EXHAUSTED,
@@ -239,6 +239,21 @@ async def test_an_outcome_that_comes_after_the_next_owner_went_on_is_refused(wor
     with pytest.raises(TokenRefused):
         await one.record(queue, first.token, Standing(streak=5))
     assert (await two.look({queue: second.token}))[queue].standing == Standing(streak=1)
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_thaws_late_changes_nothing_of_what_the_next_owner_has_written(
+    ledger: Ledger, queue: str
+) -> None:
+    first = await take(ledger, queue)
+    second = await take(ledger, queue)
+    await ledger.record(queue, second.token, Standing(streak=3))
+    await ledger.release(queue, first.token, 3, 3, InHand(offset=3, ends_in_s=15.0))
+    with pytest.raises(TokenRefused):
+        await ledger.record(queue, first.token, Standing(streak=1))
+    found = await take(ledger, queue)
+    assert found.standing == Standing(streak=3)
+    assert found.in_hand is None
 
 
 @pytest.mark.asyncio

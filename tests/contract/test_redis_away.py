@@ -246,6 +246,7 @@ async def test_rs_06_a_full_redis_is_done_without_and_told_later(worker: Worker,
     await stays_away(worker, 2.5)
     await worker.raw.config_set("maxmemory", "0")
     await worker.until_stored(queue, Standing(streak=2))
+    await worker.ledger.release(queue, first.token, 1, 1)
     keys = [key async for key in worker.raw.scan_iter(match=f"*{queue}*")]
     assert len(keys) == 1
     assert await worker.raw.pttl(keys[0]) > 0, "nothing is left for ever"

@@ -115,35 +115,44 @@ async def test_every_key_has_exactly_one_hash_tag_and_it_is_the_queue(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("write", ["take over", "record", "forget", "release"])
-async def test_every_write_keeps_the_queue_for_seven_days_at_least(
-    raw: Redis, ledger: RedisLedger, queue: str, write: str
+@pytest.mark.parametrize("standing", [FRESH, Standing(streak=1)], ids=["nothing", "something"])
+async def test_a_queue_never_expires_while_it_is_owned_and_is_kept_for_seven_days_when_it_was_let_go(
+    raw: Redis, ledger: RedisLedger, queue: str, standing: Standing
 ) -> None:
     first = await take(ledger, queue)
     key = ledger.key(queue)
-    await raw.pexpire(key, 1000)
-    match write:
-        case "take over":
-            await take(ledger, queue)
-        case "record":
-            await ledger.record(queue, first.token, Standing(streak=1))
-        case "forget":
-            await ledger.record(queue, first.token, FRESH)
-        case _:
-            await ledger.release(queue, first.token, 1, 1)
+    assert await raw.pttl(key) == -1, "a healthy owner writes nothing for months"
+    await ledger.record(queue, first.token, standing)
+    assert await raw.pttl(key) == -1
+    await ledger.release(queue, first.token, 1, 1)
     assert await raw.pttl(key) > KEPT_S * 1000 - 60_000
+    await take(ledger, queue)
+    assert await raw.pttl(key) == -1
 
 
 @pytest.mark.asyncio
-async def test_a_wait_longer_than_that_is_outlived(raw: Redis, ledger: RedisLedger, queue: str) -> None:
+async def test_a_former_owner_that_lets_go_late_does_not_let_an_owned_queue_expire(
+    raw: Redis, ledger: RedisLedger, queue: str
+) -> None:
+    first = await take(ledger, queue)
+    await take(ledger, queue)
+    await ledger.release(queue, first.token, 1, 1)
+    assert await raw.pttl(ledger.key(queue)) == -1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("outcome", [False, True], ids=["written before", "written as an outcome"])
+async def test_a_wait_longer_than_that_is_outlived(raw: Redis, ledger: RedisLedger, queue: str, outcome: bool) -> None:
     month_s = 31 * 86_400.0
     first = await take(ledger, queue)
     standing = Standing(halt=HaltReason.HOLD, due_at=time.monotonic() + month_s)
-    await ledger.record(queue, first.token, standing)
-    await ledger.release(queue, first.token, 1, 1)
+    if not outcome:
+        await ledger.record(queue, first.token, standing)
+    await ledger.release(queue, first.token, 1, 1, InHand(offset=1, ends_in_s=5.0) if outcome else None)
+    if outcome:
+        await ledger.record(queue, first.token, standing)
     assert await raw.pttl(ledger.key(queue)) > month_s * 1000
     assert alike((await take(ledger, queue)).standing, standing)
-    assert await raw.pttl(ledger.key(queue)) > month_s * 1000, "later writes shorten nothing"
 
 
 @pytest.mark.asyncio
