@@ -567,6 +567,33 @@ async def test_a_dead_letter_that_is_being_written_when_its_queue_is_lost_is_not
 
 
 @in_virtual_time
+async def test_a_stop_ends_a_loop_that_waits_for_a_commit_and_has_no_next_record() -> None:
+    kit = LoopKit(OK, count=1)
+    kit.tenure.careful_to = 256
+    await kit.pump.prove({QUEUE: 0}, 1.0)
+    kit.member.refused = {QUEUE}
+    running = kit.start()
+    await time_passes(5.0)
+    assert kit.sender.ids == ["msg_0"]
+    kit.tenure.stop()
+    await time_passes(1.0)
+    assert running.done()
+    assert await running == Stopped()
+
+
+@in_virtual_time
+async def test_what_a_takeover_left_out_is_forgotten_in_the_ledger_too() -> None:
+    kit = LoopKit(OK, count=1)
+    await kit.ledger.record(QUEUE.topic, 1, Standing(streak=4))
+    kit.tenure.recorded = Standing(streak=4)
+    running = kit.start()
+    await kit.until_settled(1)
+    kit.tenure.stop()
+    await running
+    assert (await kit.ledger.take_over([QUEUE.topic]))[QUEUE.topic].standing == FRESH
+
+
+@in_virtual_time
 async def test_the_wait_of_a_record_that_is_no_longer_the_first_keeps_no_other_back() -> None:
     kit = LoopKit(OK, count=1)
     known = Progress(offset=0, event_id="of a queue that was deleted", attempts=1, next_at=kit.clock.monotonic() + 600)

@@ -203,6 +203,8 @@ def test_an_order_with_more_or_less_than_ours_is_read(value: object) -> None:
                 b"", b"{", b"\xff", b"[]", b"1", b'"pause"', b"null", b"[" * 100_000,
                 json.dumps({**PAUSE, "order": "resume"}).encode(),
                 json.dumps({**PAUSE, "at": "yesterday"}).encode(),
+                json.dumps({**PAUSE, "at": "9" * 330}).encode(),
+                json.dumps({**PAUSE, "at": "-1"}).encode(),
                 json.dumps({"order": "pause"}).encode(),
             )
         ),
