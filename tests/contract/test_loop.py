@@ -27,7 +27,7 @@ from delivery.model import (
     Stopped,
 )
 from delivery.policy.standing import FRESH, Progress, Standing
-from delivery.ports import DeadLetterTooLarge, DeadLetterUnwritable, InHand, KeyUnreadable
+from delivery.ports import CommitRefused, DeadLetterTooLarge, DeadLetterUnwritable, InHand, KeyUnreadable
 from tests.contract.loop_kit import QUEUE, LoopKit
 from tests.fakes import queued
 from tests.virtual_time import in_virtual_time, others, time_passes
@@ -571,7 +571,7 @@ async def test_a_stop_ends_a_loop_that_waits_for_a_commit_and_has_no_next_record
     kit = LoopKit(OK, count=1)
     kit.tenure.careful_to = 256
     await kit.pump.prove({QUEUE: 0}, 1.0)
-    kit.member.refused = {QUEUE}
+    kit.member.refusals.extend([CommitRefused("the group is rebalancing")] * 1000)
     running = kit.start()
     await time_passes(5.0)
     assert kit.sender.ids == ["msg_0"]
