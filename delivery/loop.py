@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Awaitable, Callable
 from typing import assert_never
 
 import structlog
 
+from delivery.admission import Admission
 from delivery.attempt_report import report
 from delivery.model import (
     DeadLetterReason,
     Delivered,
     Delivery,
-    Endpoint,
     Halted,
     HaltReason,
     LoopExit,
@@ -34,19 +32,13 @@ from delivery.policy.handing_over import reserved, suspected
 from delivery.policy.request import RequestMaker
 from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Rest, Send, Step, WaitUntil
 from delivery.ports import (
-    Clock,
     ControlUnwritable,
     DeadLetterTooLarge,
     DeadLetterUnwritable,
-    Keys,
     KeyUnreadable,
-    Ledger,
-    Member,
-    Meter,
-    Sender,
 )
 from delivery.recording import Recording
-from delivery.settle import Settle
+from delivery.surroundings import Surroundings
 from delivery.tenure import Tenure
 
 log = structlog.get_logger(__name__)
@@ -57,25 +49,6 @@ UNPROVEN_WAIT_S = 0.05
 DEAD_LETTER_S = 10.0
 # What a crash may repeat at one endpoint; each such record is an event that its receiver gets twice.
 MOST_UNCOMMITTED = 256
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What every loop of a worker shares.
-
-    `disable(endpoint, detail)` orders that nothing is sent until a person resumes it, or raises ControlUnwritable;
-    `chance` gives uniform numbers in [0, 1).
-    """
-
-    member: Member
-    sender: Sender
-    keys: Keys
-    settle: Settle
-    ledger: Ledger
-    meter: Meter
-    clock: Clock
-    disable: Callable[[Endpoint, str], Awaitable[None]]
-    chance: Callable[[], float] = random.random
 
 
 class DeliveryLoop:
@@ -89,6 +62,7 @@ class DeliveryLoop:
         self._delivery: Delivery | None = None
         self.waiting_until: float | None = None
         self._recording = Recording(tenure, surroundings.ledger)
+        self._admission = Admission(tenure, surroundings.limits, surroundings.clock, surroundings.chance)
 
     async def run(self, *, rest: bool = False) -> LoopExit:
         """Deliver until stopped, revoked or halted. Errors of our own come out as they are.
@@ -111,7 +85,7 @@ class DeliveryLoop:
             case Next():
                 await self._take()
             case Send(timeout_s=timeout_s):
-                await self._send(timeout_s)
+                return await self._send(timeout_s)
             case WaitUntil(at=at):
                 await self._wait(at)
             case Complete():
@@ -172,25 +146,29 @@ class DeliveryLoop:
         await self._tenure.wait(at - self._around.clock.monotonic())
         self.waiting_until = None
 
-    async def _send(self, timeout_s: float) -> None:
+    async def _send(self, timeout_s: float) -> LoopExit | None:
         tenure, around = self._tenure, self._around
         if self._delivery is None:
             # The record was in hand before this loop began; the mailbox still holds it.
             await self._take()
-            return
+            return None
         if not around.member.proven():
             await tenure.wait(UNPROVEN_WAIT_S)
-            return
+            return None
+        if not self._admission.use():
+            halt = await self._admission.ask()
+            return None if halt is None else await self._halt(halt)
         await self._reserve(timeout_s)
         if tenure.exit() is not None or not around.member.proven():
             await self._recording.remember()
-            return
+            return None
         tenure.sending_since = around.clock.monotonic()
         try:
             with tenure.under_way(tenure.sending_since + timeout_s):
                 await self._attempt(self._delivery, timeout_s)
         finally:
             tenure.sending_since = None
+        return None
 
     async def _reserve(self, timeout_s: float) -> None:
         """Write down what the request could bring, where a successor must not do without: never for a healthy one."""
@@ -218,7 +196,8 @@ class DeliveryLoop:
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
         age_s = around.clock.wall() - delivery.event.time_ms / 1000
         report(around.meter, endpoint, self._names, attempted, tenure.standing.in_hand, age_s)
-        if not tenure.lost and not isinstance(verdict, Delivered):
+        await self._admission.heard(verdict)
+        if not tenure.lost and not (isinstance(verdict, Delivered) and verdict.hint_s is None):
             await self._recording.remember()
         if tenure.lost:
             await self._recording.tell_next_owner()

@@ -47,6 +47,8 @@ class Tenure:
         self.sending_since: float | None = None
         # Until when at most a next owner has to wait for what the loop does with the record in hand.
         self.busy_until: float | None = None
+        # What a wait is for that has nothing to do with the record in hand; for whoever watches.
+        self.waits_for = ""
         self._interrupted = asyncio.Event()
         self._released = asyncio.Event()
 

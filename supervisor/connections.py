@@ -8,9 +8,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.adapters.memory_ledger import MemoryLedger
+from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.redis_board import RedisBoard
 from delivery.adapters.redis_connection import RedisConnection
-from delivery.ports import LedgerAway
+from delivery.adapters.redis_ledger import RedisLedger
+from delivery.adapters.redis_limits import RedisLimits
+from delivery.fallback_ledger import FallbackLedger
+from delivery.fallback_limits import FallbackLimits
+from delivery.limits import Limits
+from delivery.ports import Clock, LedgerAway
 from supervisor.configuration import Configuration
 
 
@@ -45,6 +52,20 @@ def redis_connection(configuration: Configuration) -> RedisConnection | None:
     if configuration.redis_url is None:
         return None
     return RedisConnection(configuration.redis_url, f"{configuration.prefix}:probe")
+
+
+def shared_ledger(
+    redis: RedisConnection | None, prefix: str, worker_id: str, clock: Clock
+) -> FallbackLedger | MemoryLedger:
+    """What all workers know of endpoints; of a worker alone, what it knows itself."""
+    own = MemoryLedger(clock.monotonic)
+    return own if redis is None else FallbackLedger(RedisLedger(redis, prefix, worker_id, clock), own)
+
+
+def shared_limits(redis: RedisConnection | None, prefix: str, clock: Clock) -> Limits:
+    """One book for all workers; for a worker alone, its own."""
+    own = MemoryLimits(clock)
+    return own if redis is None else FallbackLimits(RedisLimits(redis, prefix), own)
 
 
 @contextlib.asynccontextmanager

@@ -66,7 +66,8 @@ def loop_state(tenure: Tenure, now: float, *, runs: bool, waiting_until: float |
     if not runs:
         return state
     name = LoopStateName.RUNNING if waiting_until is None else LoopStateName.WAITING
-    return dataclasses.replace(state, state=name, reason="", detail="", since=None)
+    detail = "" if waiting_until is None else tenure.waits_for
+    return dataclasses.replace(state, state=name, reason="", detail=detail, since=None)
 
 
 def offset_lost_states(tenures: Iterable[Tenure]) -> list[LoopState]:

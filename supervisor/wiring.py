@@ -18,25 +18,23 @@ from delivery.adapters.kafka_member import KafkaMember
 from delivery.adapters.kafka_producers import KafkaDeadLetters, KafkaLaneProducers
 from delivery.adapters.kafka_reader import KafkaReader
 from delivery.adapters.kafka_topics import KafkaTopics
-from delivery.adapters.memory_ledger import MemoryLedger
 from delivery.adapters.prometheus_meter import PrometheusMeter
 from delivery.adapters.redis_board import RedisBoard
-from delivery.adapters.redis_ledger import RedisLedger
 from delivery.fallback_ledger import FallbackLedger
 from delivery.fanout import Fanout
 from delivery.intake import Intake
-from delivery.loop import DeliveryLoop, Surroundings
+from delivery.loop import DeliveryLoop
 from delivery.naming import delivery_group, fanout_group, fanout_transactional_id, queue_topic
 from delivery.policy.fan_out import FanoutPlan
 from delivery.policy.request import RequestMaker
 from delivery.policy.subscribe import Subscriptions
-from delivery.ports import Ledger
 from delivery.settle import CommitPump, Settle
 from delivery.starting_points import CommittedStart, OldestStart
+from delivery.surroundings import Surroundings
 from supervisor.board import LiveBoard
 from supervisor.clock import SystemClock
 from supervisor.configuration import Configuration, Start
-from supervisor.connections import kafka_connection, redis_connection
+from supervisor.connections import kafka_connection, redis_connection, shared_ledger, shared_limits
 from supervisor.following import Following, pending_letters
 from supervisor.gaps import gap_reporter
 from supervisor.gauges import gauges
@@ -118,15 +116,12 @@ class _Building:
 
     def _build_ledger(self) -> None:
         prefix = self.configuration.prefix
-        own = MemoryLedger(self.clock.monotonic)
-        self.ledger: Ledger = own
         self.redis = redis_connection(self.configuration)
         self.shared_services: dict[str, Any] = {}
         self.forever: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
-        if self.redis is not None:
-            shared = RedisLedger(self.redis, prefix, self.worker_id, self.clock)
-            fallback = FallbackLedger(shared, own)
-            self.ledger, self.forever["ledger"] = fallback, fallback.run
+        self.ledger = shared_ledger(self.redis, prefix, self.worker_id, self.clock)
+        if isinstance(self.ledger, FallbackLedger):
+            self.forever["ledger"] = self.ledger.run
 
     def _build_kafka(self) -> None:
         configuration = self.configuration
@@ -154,6 +149,7 @@ class _Building:
             keys=FileKeys(self.clock),
             settle=Settle(self.pump, self.dead_letters, configuration.prefix, self.meter),
             ledger=self.ledger,
+            limits=shared_limits(self.redis, configuration.prefix, self.clock),
             meter=self.meter,
             clock=self.clock,
             disable=self.control.disable,

@@ -79,6 +79,30 @@ class HaltLimits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """How many requests a tenant has in each window of `window_s`; windows are counted from the Unix epoch."""
+
+    requests: int
+    window_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SharedLimits:
+    """What an endpoint has in common with others, over all workers.
+
+    `scope` is its whole name, `tenant/NAME` or `global:NAME`; without one the endpoint is a scope by itself.
+    """
+
+    scope: str | None = None
+    quota: Quota | None = None
+
+    @property
+    def none(self) -> bool:
+        """Nobody has to be asked before a request."""
+        return self.scope is None and self.quota is None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     """Where an endpoint's requests may go, and how. Networks are CIDR texts, without host bits."""
 
@@ -117,6 +141,7 @@ class Endpoint:
     keep_alive_s: float = 4.0
     retry: RetryLimits = RetryLimits()
     halt: HaltLimits = HaltLimits()
+    shared: SharedLimits = SharedLimits()
     network: Network = Network()
     max_event_bytes: int = 1_048_576
     max_answer_bytes: int = 65_536

@@ -62,7 +62,12 @@ Reply = Answer | NoAnswer | NotSent
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """The endpoint confirmed the event."""
+    """The endpoint confirmed the event.
+
+    `hint_s` is how long it then wants to be left alone: its answer says that a quota of its own is used up.
+    """
+
+    hint_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,10 +34,10 @@ def wait_s(limits: RetryLimits, attempt: int, verdict: Retry, unit: float, sprea
     that names no time is one that names `min_429_s`, doubled with each attempt up to 60 s.
     """
     own_s = _jittered(limits.jitter, backoff_s(limits, attempt), unit)
-    asked_s = _asked_s(limits, attempt, verdict)
-    if asked_s is None:
+    hint_s = asked_s(limits, attempt, verdict)
+    if hint_s is None:
         return own_s
-    return max(own_s, asked_s + spread_s(asked_s, spread_unit))
+    return max(own_s, hint_s + spread_s(hint_s, spread_unit))
 
 
 def backoff_s(limits: RetryLimits, attempt: int) -> float:
@@ -59,7 +59,8 @@ def spread_s(asked_s: float, unit: float) -> float:
     return unit * max(_LEAST_SPREAD_S, min(_SPREAD_SHARE * asked_s, _MOST_SPREAD_S))
 
 
-def _asked_s(limits: RetryLimits, attempt: int, verdict: Retry) -> float | None:
+def asked_s(limits: RetryLimits, attempt: int, verdict: Retry) -> float | None:
+    """What the endpoint asks for, at the least; None when it says nothing about time."""
     if verdict.hint_s is not None:
         return verdict.hint_s
     if verdict.status_class is not StatusClass.TOO_MANY:

@@ -25,7 +25,7 @@ from delivery.model import (
     Unsendable,
     Verdict,
 )
-from delivery.policy import retry_after
+from delivery.policy import limit_headers, retry_after
 
 REJECTED: Final = frozenset({400, 404, 405, 410, 413, 414, 415, 422, 501})
 """The endpoint has understood, and will say the same again. 401 and 403 are not here because credentials rotate."""
@@ -52,6 +52,8 @@ _BY_KIND: Final = {
     NoAnswerKind.PROTOCOL: StatusClass.OTHER,
 }
 _DELIVERED: Final = Delivered()
+# Of other statuses a used-up quota is not the cause, and may be that of somebody in between.
+_QUOTA_STATUSES: Final = frozenset({429, 503})
 
 
 def classify(reply: Reply, endpoint: Endpoint, wall_s: float) -> Verdict:
@@ -60,7 +62,8 @@ def classify(reply: Reply, endpoint: Endpoint, wall_s: float) -> Verdict:
         case Answer():
             match endpoint.statuses.get(reply.status) or default_answering(reply.status):
                 case Answering.DELIVERED:
-                    return _DELIVERED
+                    hint_s = limit_headers.asked_s(reply, wall_s=wall_s, cap_s=endpoint.retry.retry_after_max_s)
+                    return _DELIVERED if hint_s is None else Delivered(hint_s=hint_s)
                 case Answering.REJECTED:
                     return Rejected(status=reply.status)
                 case Answering.RETRY:
@@ -114,13 +117,12 @@ def header_values(answer: Answer, name: bytes) -> list[bytes]:
 
 
 def _retry(answer: Answer, endpoint: Endpoint, wall_s: float) -> Retry:
-    hint_s = None
+    hint_s, cap_s = None, endpoint.retry.retry_after_max_s
     lines = header_values(answer, b"retry-after")
     if lines:
         date = next(iter(header_values(answer, b"date")), None)
-        hint_s = retry_after.parse(lines, date=date, wall_s=wall_s, cap_s=endpoint.retry.retry_after_max_s)
-    return Retry(
-        status_class=status_class(answer),
-        hint_s=hint_s,
-        throttled=answer.status == 429 or (answer.status == 503 and hint_s is not None),
-    )
+        hint_s = retry_after.parse(lines, date=date, wall_s=wall_s, cap_s=cap_s)
+    throttled = answer.status == 429 or (answer.status == 503 and hint_s is not None)
+    if hint_s is None and answer.status in _QUOTA_STATUSES:
+        hint_s = limit_headers.asked_s(answer, wall_s=wall_s, cap_s=cap_s)
+    return Retry(status_class=status_class(answer), hint_s=hint_s, throttled=throttled)

@@ -157,8 +157,12 @@ def absorb(standing: Standing, endpoint: Endpoint, attempted: Attempted) -> Stan
         last=attempted.reply,
     )
     match attempted.verdict:
-        case Delivered():
-            return Standing(in_hand=dataclasses.replace(progress, fate=Fate.DELIVERED), not_before=standing.not_before)
+        case Delivered(hint_s=hint_s):
+            not_before = standing.not_before
+            if hint_s is not None:
+                wait_s = hint_s + backoff.spread_s(hint_s, attempted.spread_unit)
+                not_before = max(not_before, attempted.ended_at + wait_s)
+            return Standing(in_hand=dataclasses.replace(progress, fate=Fate.DELIVERED), not_before=not_before)
         case Rejected(status=status):
             counted = dataclasses.replace(
                 standing, streak=standing.streak + 1, gone=standing.gone + (1 if status == GONE else 0)

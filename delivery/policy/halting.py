@@ -18,12 +18,13 @@ def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_
 
     Rejections pause for `pause_s`, lengthened by `growth` for each such halt since the last delivery; failing and held
     endpoints double theirs, and so does a record that crashes its loop. Never sooner than the endpoint asked.
-    One that waits for an order has no due time. A pause is no answer of the endpoint's: the streak goes on after it.
+    One that waits for an order has no due time, one whose quota is spent has that at which the quota's window turns.
+    A pause and a limit of ours are no answers of the endpoint's: the streak goes on after them.
     """
     pause_s = endpoint.halt.pause_s
     changes: dict[str, int | float | None] = {"streak": 0, "gone": 0}
     match halt.reason:
-        case HaltReason.PAUSED:
+        case HaltReason.PAUSED | HaltReason.QUOTA | HaltReason.RETRY_BUDGET | HaltReason.REDIS:
             changes = {}
         case HaltReason.GONE:
             # Whenever it is resumed, the five requests before count.
@@ -48,7 +49,7 @@ def halted(standing: Standing, endpoint: Endpoint, halt: Halt, now: float, wall_
         halt=halt.reason,
         halt_detail=halt.detail,
         halted_wall_s=wall_s,
-        due_at=None if halt.reason in UNTIL_ORDERED else max(now + pause_s, standing.not_before),
+        due_at=None if halt.reason in UNTIL_ORDERED else max(halt.until or now + pause_s, standing.not_before),
         apart=False,
         in_hand=_kept(standing.in_hand, halt.reason),
     )

@@ -43,12 +43,16 @@ def parse(values: Iterable[bytes], *, date: bytes | None, wall_s: float, cap_s: 
     an endpoint's wrong clock does no harm. Whole seconds and the three date forms of RFC 9110 §5.6.7 count;
     zero, the past, signs, decimals, other zones and everything else do not. Of several lines the largest counts.
     """
-    now_s = None if date is None else _unix_s(date.strip(b" \t"), wall_s)
-    if now_s is None:
-        now_s = wall_s
+    now_s = answered_at_s(date, wall_s)
     largest_s = max((_seconds(value.strip(b" \t"), now_s) for value in values), default=0.0)
     wait_s = min(largest_s, cap_s)
     return wait_s if wait_s > 0 else None
+
+
+def answered_at_s(date: bytes | None, wall_s: float) -> float:
+    """When an answer was made (Unix time), by its own `Date` if that is one, else by our clock."""
+    now_s = None if date is None else _unix_s(date.strip(b" \t"), wall_s)
+    return wall_s if now_s is None else now_s
 
 
 def _seconds(value: bytes, now_s: float) -> float:

@@ -40,10 +40,11 @@ class DeadLetter:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Halt:
-    """End the loop; the record in hand, if any, stays."""
+    """End the loop; the record in hand, if any, stays. `until` is the monotonic moment that the reason itself names."""
 
     reason: HaltReason
     detail: str = ""
+    until: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from delivery.model import Endpoint, HaltLimits, Network, RetryLimits, Signing
+from delivery.model import Endpoint, HaltLimits, Network, Quota, RetryLimits, SharedLimits, Signing
 from delivery.naming import dead_letter_topic, queue_topic
 from supervisor.configuration import OwnTopics
 from supervisor.settings.environment import Environment
@@ -198,12 +198,16 @@ def endpoint_of(chosen: Chosen) -> Endpoint:
     for low, high in _ORDERED:
         if high in given and low not in given:
             given[low] = min(DEFAULTS[low], given[high])
-    groups: dict[str, dict[str, Any]] = {"": {}, "retry": {}, "halt": {}, "network": {}}
+    groups: dict[str, dict[str, Any]] = {"": {}, "retry": {}, "halt": {}, "network": {}, "quota": {}}
     for name, value in given.items():
         group, _, option = name.rpartition(".")
         groups["network" if option in _NETWORK else group][option] = value
     endpoint, retry = groups[""], groups["retry"]
     endpoint.pop("idempotent", None)
+    shared = SharedLimits(
+        scope=_whole_name(chosen.path[1], endpoint.pop("scope", None)),
+        quota=Quota(**groups["quota"]) if groups["quota"] else None,
+    )
     endpoint["topics"] = frozenset(endpoint["topics"])
     if (schedule := retry.pop("schedule", None)) is not None:
         retry.update(schedule_s=schedule, max_attempts=len(schedule) + 1)
@@ -213,8 +217,25 @@ def endpoint_of(chosen: Chosen) -> Endpoint:
         retry=RetryLimits(**retry),
         halt=HaltLimits(**groups["halt"]),
         network=Network(**groups["network"]),
+        shared=shared,
         **endpoint,
     )
+
+
+def _whole_name(tenant: str, scope: str | None) -> str | None:
+    """Of a scope: two tenants' own never meet."""
+    return scope if scope is None or scope.startswith("global:") else f"{tenant}/{scope}"
+
+
+def check_quotas(environment: Environment, reading: Reading) -> None:
+    """Half a quota is none."""
+    for tenant, options in sorted(environment.tenants.items()):
+        parts = {name: getattr(options.quota, name) for name in ("requests", "window_s")}
+        paths = {name: ("tenants", tenant, "quota", name) for name in parts}
+        given = [name for name, value in parts.items() if value is not None]
+        if len(given) == 1 and reading.broken.isdisjoint(paths.values()):
+            (lacking,) = parts.keys() - given
+            reading.fault(paths[lacking], f"required with QUOTA__{given[0].upper()}")
 
 
 def doubled_queues(prefix: str, endpoints: Iterable[Endpoint]) -> list[str]:

@@ -7,7 +7,14 @@ from typing import Any
 
 from delivery.model import Endpoint
 from supervisor.configuration import Configuration
-from supervisor.settings.endpoints import Chosen, EndpointChecks, chosen_endpoints, doubled_queues, endpoint_of
+from supervisor.settings.endpoints import (
+    Chosen,
+    EndpointChecks,
+    check_quotas,
+    chosen_endpoints,
+    doubled_queues,
+    endpoint_of,
+)
 from supervisor.settings.environment import Environment
 from supervisor.settings.files import TlsFiles
 from supervisor.settings.process import (
@@ -36,6 +43,7 @@ def freeze(environment: Environment, reading: Reading) -> Configuration | None:
     for one in chosen:
         checks.check(one)
     check_process(environment, reading, (one.get("timeout_s") for one in chosen))
+    check_quotas(environment, reading)
     _check_presence(chosen, reading)
     if reading.faults:
         return None

@@ -136,7 +136,10 @@ class EndpointOptions(Options):
     retry: RetryOptions = RetryOptions()
     halt: HaltOptions = HaltOptions()
 
-    scope: _Later = unset("Name of the limits that this endpoint shares with others")
+    scope: Annotated[str | None, Reads(parse=texts.scope, optional=True)] = unset(
+        "Name of what this endpoint has in common with others, like one account or host: a `Retry-After` that one of "
+        "them gets holds for all. Names are a tenant's own, `global:NAME` is one of all tenants"
+    )
     rate: _Later = unset("Most requests in a time, like `10/s`")
     rate_burst: _Later = unset("Most requests at once within `RATE`")
     max_in_flight: _Later = unset("Most requests at once within the scope")
@@ -173,8 +176,12 @@ class EndpointOptions(Options):
 class QuotaOptions(Options):
     """How many requests a tenant has."""
 
-    requests: _Later = unset("Requests that the tenant has in one window")
-    window_s: _Later = unset("Length of the window")
+    requests: Annotated[int | None, Reads(parse=count(1, 1_000_000_000), optional=True)] = unset(
+        "Requests that all the tenant's endpoints have together in one window, of all workers"
+    )
+    window_s: Annotated[float | None, Reads(parse=seconds(1, 12 * _MONTH_S), unit="s", optional=True)] = unset(
+        "Length of the window; each begins at a multiple of it since the Unix epoch. Needed with `QUOTA__REQUESTS`"
+    )
 
 
 class TenantOptions(EndpointOptions):

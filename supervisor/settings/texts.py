@@ -23,6 +23,8 @@ _GLOB = re.compile(r"[!-~]{1,256}")
 _STATUS = re.compile(r"[1-9][0-9]{2}")
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 
+_SCOPE = re.compile(r"(?:global:)?[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
 _MOST_HEADERS = 64
 _LONGEST_HEADER = 8_192
 _OURS = "webhook-"
@@ -115,6 +117,17 @@ def headers(value: Any) -> tuple[tuple[str, str], ...]:
             raise expected(f"header {shown(lower)} is given twice")
         taken[lower] = content
     return tuple(taken.items())
+
+
+def scope(value: Any) -> str:
+    """The name of a scope."""
+    name = value.strip() if isinstance(value, str) else ""
+    if not _SCOPE.fullmatch(name):
+        raise expected(
+            "expected a name of 1 to 80 letters, digits, '.', '_' and '-' like api.example.com, "
+            "or global:NAME for one of all tenants"
+        )
+    return name
 
 
 def token(value: Any) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from delivery.loop import DeliveryLoop, Surroundings
+from delivery.adapters.memory_limits import MemoryLimits
+from delivery.limits import Limits
+from delivery.loop import DeliveryLoop
 from delivery.model import Endpoint, LoopExit, Partition
 from delivery.policy.request import RequestMaker
 from delivery.settle import CommitPump, Settle
+from delivery.surroundings import Surroundings
 from delivery.tenure import Tenure
 from tests.fakes import (
     FakeDeadLetters,
@@ -41,6 +44,7 @@ class LoopKit:
         self.orders = FakeOrders()
         self.letters = FakeDeadLetters()
         self.ledger = RecordingLedger()
+        self.limits: Limits = MemoryLimits(self.clock)
         self.meter = RecordingMeter()
         self.chance = 0.0
         self.pump = CommitPump(self.member, 0.1)
@@ -64,6 +68,7 @@ class LoopKit:
             keys=self.keys,
             settle=Settle(self.pump, self.letters, "p", self.meter),
             ledger=self.ledger,
+            limits=self.limits,
             meter=self.meter,
             clock=self.clock,
             disable=self.orders.disable,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from delivery.loop import DeliveryLoop, Surroundings
+from delivery.adapters.memory_limits import MemoryLimits
+from delivery.loop import DeliveryLoop
 from delivery.model import Partition
 from delivery.policy.request import RequestMaker
 from delivery.policy.standing import Standing
 from delivery.settle import CommitPump, Settle
+from delivery.surroundings import Surroundings
 from delivery.tenure import Tenure
 from supervisor.sweep import Sweep
 from supervisor.view import LoopState, LoopStateName
@@ -66,6 +68,7 @@ class SweepKit:
             keys=FakeKeys(),
             settle=Settle(self.pump, self.letters, "p", self.meter),
             ledger=self.ledger,
+            limits=MemoryLimits(self.clock),
             meter=self.meter,
             clock=self.clock,
             disable=self.orders.disable,

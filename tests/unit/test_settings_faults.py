@@ -92,7 +92,7 @@ def test_a_wrong_value_is_one_line_with_its_variable_and_what_is_expected(variab
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("SCOPE", "shared"), ("RATE", "10/s"), ("RATE_BURST", "5"), ("MAX_IN_FLIGHT", "2"), ("IDEMPOTENT", "false")),
+        *(("RATE", "10/s"), ("RATE_BURST", "5"), ("MAX_IN_FLIGHT", "2"), ("IDEMPOTENT", "false")),
         *(("RETRY_UNSAFE", "401"), ("PROXY", f"http://u:{LEAK}@proxy:3128"), ("RETRY__BUDGET_RATIO", "0.2")),
         *(("RETRY__BUDGET_PER_S", "1"), ("RETRY__BUDGET_BURST", "20")),
     ],
@@ -102,11 +102,6 @@ def test_a_setting_of_a_later_version_is_refused_and_not_ignored(name: str, valu
     assert fault.startswith(f"{ENDPOINT}{name}: ")
     assert "not supported by this version" in fault
     assert LEAK not in fault
-
-
-def test_a_quota_is_refused_too() -> None:
-    (fault,) = faults_of({**RIGHT, "DELIVERY_TENANTS__ACME__QUOTA__REQUESTS": "100"})
-    assert "not supported by this version" in fault
 
 
 def test_what_asks_for_nothing_of_a_later_version_is_fine() -> None:

@@ -1,0 +1,34 @@
+"""Shared limits in this process: all there is for a worker alone, and what it goes by while Redis is away."""
+
+from __future__ import annotations
+
+from delivery.limits import Hold
+from delivery.model import Quota
+from delivery.policy.quota import Window, taken
+from delivery.ports import Clock
+
+
+class MemoryLimits:
+    """`delivery.limits.Limits` in dictionaries; as many entries as the settings name scopes and tenants."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._holds: dict[str, tuple[float, float, str]] = {}
+        self._windows: dict[str, Window] = {}
+
+    async def held(self, scope: str) -> Hold | None:
+        """What is in force."""
+        until, asked_s, source = self._holds.get(scope, (0.0, 0.0, ""))
+        left_s = until - self._clock.monotonic()
+        return Hold(left_s=left_s, asked_s=asked_s, source=source) if left_s > 0 else None
+
+    async def hold(self, scope: str, wait_s: float, source: str) -> None:
+        """Keep the later end."""
+        until = self._clock.monotonic() + wait_s
+        if until > self._holds.get(scope, (0.0, 0.0, ""))[0]:
+            self._holds[scope] = (until, wait_s, source)
+
+    async def take(self, tenant: str, quota: Quota) -> float | None:
+        """Count."""
+        self._windows[tenant], left_s = taken(self._windows.get(tenant), quota, self._clock.wall())
+        return left_s

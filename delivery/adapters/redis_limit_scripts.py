@@ -1,0 +1,64 @@
+"""What changes or reads a scope's or a tenant's hash in one step, in Redis itself and by its clock.
+
+A scope's fields:
+  next_at, asked, source       until when all of it waits, how long that was when it was asked for, and who was told
+A quota's fields:
+  began, used                  when the present window began, and the requests taken in it
+
+All times are milliseconds. Numbers are written with %.0f: Lua would write large ones as 1.7e+12.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from delivery.adapters.redis_connection import Script
+
+_COMMON: Final = """
+local key = KEYS[1]
+local function number(n) return string.format('%.0f', n) end
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- Only ever longer: another write may have meant a longer wait.
+local function keep(ms)
+  if redis.call('PTTL', key) < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
+end
+"""
+
+
+def _script(text: str) -> Script:
+    return Script(_COMMON + text)
+
+
+# Nothing, or: ms left, ms asked for, source.
+HELD: Final = _script("""
+local h = redis.call('HMGET', key, 'next_at', 'asked', 'source')
+if not h[1] or tonumber(h[1]) <= now then return false end
+return {number(tonumber(h[1]) - now), h[2], h[3]}
+""")
+
+# ARGV: ms to wait, source, ms to keep.
+HOLD: Final = _script("""
+local at = now + tonumber(ARGV[1])
+if at > tonumber(redis.call('HGET', key, 'next_at') or 0) then
+  redis.call('HSET', key, 'next_at', number(at), 'asked', ARGV[1], 'source', ARGV[2])
+end
+keep(ARGV[3])
+return 1
+""")
+
+# ARGV: requests, ms of the window, ms to keep. -1 when one was taken, else ms until the window turns.
+TAKE: Final = _script("""
+local window = tonumber(ARGV[2])
+local began = now - now % window
+local h = redis.call('HMGET', key, 'began', 'used')
+-- A clock that is set back opens no new window.
+if not h[1] or began > tonumber(h[1]) then
+  redis.call('HSET', key, 'began', number(began), 'used', 0)
+  h = {number(began), '0'}
+end
+keep(ARGV[3])
+if tonumber(h[2]) >= tonumber(ARGV[1]) then return math.max(0, tonumber(h[1]) + window - now) end
+redis.call('HINCRBY', key, 'used', 1)
+return -1
+""")

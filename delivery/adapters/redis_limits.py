@@ -1,0 +1,55 @@
+"""The shared limits of all workers: one Redis hash for each scope and for each tenant with a quota."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from delivery.adapters.redis_connection import Call, RedisConnection
+from delivery.adapters.redis_limit_scripts import HELD, HOLD, TAKE
+from delivery.limits import Hold
+from delivery.model import Quota
+
+# Beyond the longest wait or window that a hash is about.
+BEYOND_S: Final = 86_400.0
+
+
+class RedisLimits:
+    """`delivery.limits.Limits` for all workers of one prefix. Everything raises LedgerAway when Redis is."""
+
+    def __init__(self, connection: RedisConnection, prefix: str) -> None:
+        self._connection = connection
+        self._prefix = prefix
+
+    def scope_key(self, scope: str) -> str:
+        """The scope's hash. The braces are what a Redis Cluster chooses the node by."""
+        return f"{self._prefix}:scope:{{{scope}}}"
+
+    def quota_key(self, tenant: str) -> str:
+        """The hash of a tenant's quota."""
+        return f"{self._prefix}:quota:{{{tenant}}}"
+
+    async def held(self, scope: str) -> Hold | None:
+        """What is in force."""
+        (found,) = await self._connection.call([Call(HELD, (self.scope_key(scope),))])
+        if found is None:
+            return None
+        left_ms, asked_ms, source = found
+        return Hold(left_s=int(left_ms) / 1000, asked_s=int(asked_ms) / 1000, source=source.decode("utf-8", "replace"))
+
+    async def hold(self, scope: str, wait_s: float, source: str) -> None:
+        """Keep the later end."""
+        # One more than rounding up: Redis' clock is cut off below the millisecond.
+        wait_ms = math.ceil(wait_s * 1000) + 1
+        arguments = (self.scope_key(scope), wait_ms, source, wait_ms + _ms(BEYOND_S))
+        await self._connection.call([Call(HOLD, arguments)])
+
+    async def take(self, tenant: str, quota: Quota) -> float | None:
+        """Count."""
+        arguments = (self.quota_key(tenant), quota.requests, _ms(quota.window_s), _ms(quota.window_s + BEYOND_S))
+        (left_ms,) = await self._connection.call([Call(TAKE, arguments)])
+        return None if int(left_ms) < 0 else (int(left_ms) + 1) / 1000
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

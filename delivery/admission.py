@@ -1,0 +1,95 @@
+"""What stands between a decision to send and the request: the limits that an endpoint shares with others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Final
+
+from delivery.limits import Limits
+from delivery.model import Delivered, HaltReason, Quota, Retry, Verdict
+from delivery.policy.backoff import asked_s, spread_s
+from delivery.policy.steps import Halt
+from delivery.ports import Clock, LedgerAway
+from delivery.tenure import Tenure
+
+# A quota is waited for as long as a short outage of Redis or a failover may take; then the loop says that it halts.
+AWAY_S: Final = 5.0
+AWAY_LOOK_S: Final = 0.5
+
+
+class Admission:
+    """One loop's way to its next request.
+
+    A wait is written into the standing as the moment before which nothing is sent, so that it costs no attempt, ends
+    for orders and stops like every other, and an event that cannot live that long expires at once.
+    """
+
+    def __init__(self, tenure: Tenure, limits: Limits, clock: Clock, chance: Callable[[], float]) -> None:
+        self._tenure = tenure
+        self._shared = tenure.endpoint.shared
+        self._limits = limits
+        self._clock = clock
+        self._chance = chance
+        self._granted = False
+        self._away_since: float | None = None
+
+    def use(self) -> bool:
+        """Whether one request may be made now. True for an endpoint that shares nothing: nobody is asked about it."""
+        granted, self._granted = self._granted, False
+        return granted or self._shared.none
+
+    async def ask(self) -> Halt | None:
+        """One step on the way: the next request is granted, or there is something to wait for, or a reason to halt."""
+        self._tenure.waits_for = ""
+        if self._shared.scope is not None:
+            hold = await self._limits.held(self._shared.scope)
+            if hold is not None:
+                wait_s = hold.left_s + spread_s(hold.asked_s, self._chance())
+                self._wait(wait_s, f"scope {self._shared.scope}: {hold.source}")
+                return None
+        if self._shared.quota is not None:
+            return await self._take(self._shared.quota)
+        self._granted = True
+        return None
+
+    async def _take(self, quota: Quota) -> Halt | None:
+        try:
+            left_s = await self._limits.take(self._tenure.endpoint.tenant, quota)
+        except LedgerAway:
+            return self._without_book()
+        self._away_since = None
+        if left_s is None:
+            self._granted = True
+            return None
+        detail = f"{quota.requests} in {quota.window_s:g} s"
+        return Halt(reason=HaltReason.QUOTA, detail=detail, until=self._clock.monotonic() + left_s)
+
+    def _without_book(self) -> Halt | None:
+        now = self._clock.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        left_s = self._away_since + AWAY_S - now
+        if left_s <= 0:
+            self._away_since = None
+            return Halt(reason=HaltReason.REDIS, detail="the quota cannot be counted")
+        self._wait(min(AWAY_LOOK_S, left_s), "Redis, to count the quota")
+        return None
+
+    def _wait(self, wait_s: float, what: str) -> None:
+        standing = self._tenure.standing
+        until = max(standing.not_before, self._clock.monotonic() + wait_s)
+        self._tenure.standing = dataclasses.replace(standing, not_before=until)
+        self._tenure.waits_for = what
+
+    async def heard(self, verdict: Verdict) -> None:
+        """What the endpoint asks for holds for its whole scope, from before the retry is scheduled."""
+        if self._shared.scope is None or not isinstance(verdict, Delivered | Retry):
+            return
+        wait_s, said = verdict.hint_s, "quota used up"
+        if isinstance(verdict, Retry):
+            progress = self._tenure.standing.in_hand
+            wait_s = asked_s(self._tenure.endpoint.retry, progress.attempts if progress else 1, verdict)
+            said = str(verdict.status_class)
+        if wait_s is not None:
+            await self._limits.hold(self._shared.scope, wait_s, f"{said} from {self._tenure.endpoint.label}")

@@ -1,0 +1,44 @@
+"""The shared limits as a worker uses them: waits go on by what it knows itself while Redis is away, quotas do not."""
+
+from __future__ import annotations
+
+from delivery.limits import Hold, Limits
+from delivery.model import Quota
+from delivery.ports import LedgerAway
+
+
+class FallbackLimits:
+    """`delivery.limits.Limits` that raises LedgerAway for quotas only.
+
+    A wait that this process heard of is in force here at once, whatever happens to Redis, which is told of it as soon
+    as it is there again.
+    """
+
+    def __init__(self, shared: Limits, own: Limits) -> None:
+        self._shared = shared
+        self._own = own
+        self._untold: set[str] = set()
+
+    async def held(self, scope: str) -> Hold | None:
+        """What this process has heard itself, else what the others have."""
+        own = await self._own.held(scope)
+        try:
+            if scope in self._untold:
+                if own is not None:
+                    await self._shared.hold(scope, own.left_s, own.source)
+                self._untold.discard(scope)
+            return own if own is not None else await self._shared.held(scope)
+        except LedgerAway:
+            return own
+
+    async def hold(self, scope: str, wait_s: float, source: str) -> None:
+        """Here first, then everywhere."""
+        await self._own.hold(scope, wait_s, source)
+        try:
+            await self._shared.hold(scope, wait_s, source)
+        except LedgerAway:
+            self._untold.add(scope)
+
+    async def take(self, tenant: str, quota: Quota) -> float | None:
+        """Only from the shared book: what it does not say was taken may be another worker's. Raises LedgerAway."""
+        return await self._shared.take(tenant, quota)

@@ -1,0 +1,123 @@
+"""Limits that endpoints share hold over all workers together: counted at the scripted endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+
+import pytest
+
+from supervisor.demo.scripts import always, reply, sequence
+from tests.acceptance.cluster import Cluster
+from tests.acceptance.harness import System, until
+
+WINDOW_S = 15.0
+QUOTA = 50
+# With the one beside them two for each of three workers.
+ENDPOINTS = 5
+EVENTS = 20
+ASKED_S = 5.0
+
+
+async def spread_over(cluster: Cluster, labels: list[str]) -> None:
+    """Wait until each endpoint has an owner, and nobody is without one."""
+
+    async def owned() -> bool:
+        found = [await worker.loops() for worker in cluster.living]
+        return {label for loops in found for label in loops} == set(labels) and all(found)
+
+    await until(owned, 30, "every worker has some of the endpoints")
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(180)
+async def test_a_quota_is_that_of_all_workers_and_what_it_does_not_allow_waits_for_the_next_window(
+    system: System,
+) -> None:
+    topic = system.source("orders")
+    paths = [system.endpoint("acme", f"e{n}", topic) for n in range(ENDPOINTS)]
+    system.settings["DELIVERY_TENANTS__ACME__QUOTA__REQUESTS"] = str(QUOTA)
+    system.settings["DELIVERY_TENANTS__ACME__QUOTA__WINDOW_S"] = f"{WINDOW_S:g}"
+    other = system.endpoint("rich", "e", topic)
+    system.settings["DELIVERY_BROADCAST_TOPICS"] = topic
+    for path in [*paths, other]:
+        system.server.script(path, always(204))
+    await system.create(topic)
+    cluster = Cluster(system)
+    await cluster.run(3)
+    labels = [path.removeprefix("/") for path in [*paths, other]]
+    await spread_over(cluster, labels)
+
+    # So early in a window that all of it is used up long before it turns.
+    await until(lambda: time.time() % WINDOW_S < 1.0, 2 * WINDOW_S, "a window has just begun")
+    first_window = math.floor(time.time() / WINDOW_S)
+    ids = await system.produce(topic, [b"{}"] * EVENTS)
+    await system.all_arrived(other, ids, 10)
+
+    async def all_halted() -> bool:
+        loops = {label: loop for worker in cluster.living for label, loop in (await worker.loops()).items()}
+        return all(loops.get(label, {}).get("reason") == "quota" for label in labels[:-1])
+
+    await until(all_halted, 10, "every endpoint of the tenant halts for the quota")
+    assert math.floor(time.time() / WINDOW_S) == first_window, "too slow a machine for this window"
+    assert sum(len(system.server.requests(path)) for path in paths) == QUOTA
+
+    for path in paths:
+        await system.all_arrived(path, ids, 3 * WINDOW_S)
+    wall = time.time() - time.monotonic()
+    sent = Counter(
+        math.floor((seen.at + wall) / WINDOW_S) - first_window
+        for path in paths
+        for seen in system.server.requests(path)
+    )
+    print(f"\nrequests in each window of {WINDOW_S:g} s: {dict(sent)}")
+    assert sent == {0: QUOTA, 1: ENDPOINTS * EVENTS - QUOTA}
+    assert all(system.server.order(path) == ids for path in paths), "each once, in order"
+    assert await system.dead_letters("acme", timeout_s=0) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(120)
+async def test_e4_a_single_retry_after_delays_a_scope_on_three_workers(system: System) -> None:
+    topic = system.source("orders")
+    paths = [system.endpoint("acme", f"e{n}", topic, EVENT_TYPES=f"kind{n}", SCOPE="api") for n in range(ENDPOINTS)]
+    alone = system.endpoint("acme", "alone", topic, EVENT_TYPES="kind0")
+    for path in [*paths, alone]:
+        system.server.script(path, always(204))
+    throttled = reply(429, {"retry-after": f"{ASKED_S:g}"})
+    system.server.script(paths[0], sequence([throttled, reply(204)]))
+    await system.create(topic)
+    cluster = Cluster(system)
+    await cluster.run(3)
+    await spread_over(cluster, [path.removeprefix("/") for path in [*paths, alone]])
+    owners = await asyncio.gather(*(cluster.owner(path) for path in paths))
+
+    ids = {0: await system.produce(topic, [b"{}"], [("event-type", b"kind0")])}
+    await system.server.arrived(paths[0], 1, 20)
+    told_at = system.server.requests(paths[0])[0].at
+
+    async def book_moved() -> bool:
+        return (await owners[0].state("acme/e0"))[0] == "waiting"
+
+    await until(book_moved, 3, "the endpoint that was told waits")
+    for n in range(1, ENDPOINTS):
+        ids[n] = await system.produce(topic, [b"{}"], [("event-type", f"kind{n}".encode())])
+
+    async def waits() -> bool:
+        loop = (await owners[-1].loops()).get("acme/e4", {})
+        return (loop.get("state"), loop.get("detail")) == ("waiting", "scope acme/api: 429 from acme/e0")
+
+    await until(waits, 3, "status says for what it waits")
+    for n, path in enumerate(paths):
+        await system.all_arrived(path, ids[n], 20)
+    await system.server.arrived(paths[0], 2, 20)
+
+    waited = [system.server.requests(path)[-1].at - told_at for path in paths]
+    print(f"\nby {len(set(owners))} workers, after a single Retry-After of {ASKED_S:g} s: {waited}")
+    assert len(set(owners)) == 3
+    assert [len(system.server.requests(path)) for path in paths] == [2, 1, 1, 1, 1]
+    assert min(waited) >= ASKED_S
+    assert max(waited) < ASKED_S * 1.1 + 1.0
+    assert system.server.requests(alone)[0].at - told_at < 1.0, "who is not of the scope does not wait"

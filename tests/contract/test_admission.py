@@ -1,0 +1,290 @@
+"""A loop whose endpoint shares limits: what it waits for, what it halts for, and what that costs nobody."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from delivery.limits import Hold
+from delivery.model import (
+    Answer,
+    DeadLetterReason,
+    Endpoint,
+    Halted,
+    HaltReason,
+    Quota,
+    RetryLimits,
+    SharedLimits,
+    Stopped,
+)
+from delivery.policy.backoff import spread_s
+from delivery.policy.orders import Order
+from delivery.ports import LedgerAway
+from supervisor.view import LoopStateName, loop_state
+from tests.contract.loop_kit import LoopKit
+from tests.fakes import endpoint, queued
+from tests.virtual_time import EPOCH_S, in_virtual_time, others, time_passes
+
+OK, NOT_FOUND = Answer(status=204), Answer(status=404)
+SCOPE = "acme/api"
+THROTTLED = Answer(status=429, headers=((b"retry-after", b"10"),))
+USED_UP = Answer(status=204, headers=((b"ratelimit", b'"a";r=0;t=10'),))
+
+
+@pytest.fixture(autouse=True)
+def _no_logs() -> Iterator[None]:
+    with capture_logs():
+        yield
+
+
+class NobodyIsAsked:
+    """`delivery.limits.Limits` that must not be used."""
+
+    async def held(self, scope: str) -> Hold | None:
+        raise AssertionError(scope)
+
+    async def hold(self, scope: str, wait_s: float, source: str) -> None:
+        raise AssertionError(scope)
+
+    async def take(self, tenant: str, quota: Quota) -> float | None:
+        raise AssertionError(tenant)
+
+
+class BookAway(NobodyIsAsked):
+    """The book of quotas is away until `back_at`."""
+
+    def __init__(self, kit: LoopKit) -> None:
+        self._kit = kit
+        self.back_at = float("inf")
+        self.asked_at: list[float] = []
+
+    async def take(self, tenant: str, quota: Quota) -> float | None:
+        now = self._kit.clock.monotonic()
+        self.asked_at.append(now)
+        if now < self.back_at:
+            raise LedgerAway("away")
+        return None
+
+
+def sharing(scope: str | None = SCOPE, quota: Quota | None = None, **changes: Any) -> Endpoint:
+    return endpoint(shared=SharedLimits(scope=scope, quota=quota), **changes)
+
+
+def at(kit: LoopKit) -> list[float]:
+    return [sent.at for sent in kit.sender.sent]
+
+
+@in_virtual_time
+async def test_an_endpoint_that_shares_nothing_asks_nobody_not_even_after_a_429() -> None:
+    kit = LoopKit(OK, THROTTLED, USED_UP)
+    kit.limits = NobodyIsAsked()
+    _running = kit.start()
+    await kit.until_settled(3)
+
+
+@in_virtual_time
+async def test_a_delivery_that_says_a_quota_is_used_up_makes_the_next_one_wait_and_is_remembered() -> None:
+    healthy = LoopKit(OK)
+    _running = healthy.start()
+    await healthy.until_settled(3)
+    assert healthy.ledger.records == []
+
+    kit = LoopKit(USED_UP, OK, count=3)
+    kit.chance = 0.5
+    _running = kit.start()
+    await kit.until_settled(3)
+    first, second, third = at(kit)
+    assert second - first == 10 + spread_s(10, 0.5)
+    assert third == second
+    assert kit.ledger.records[0][1].not_before == second, "whoever takes the queue over waits, too"
+    assert kit.letters.written == []
+
+
+@in_virtual_time
+async def test_rs_what_one_of_a_scope_is_told_makes_the_others_wait_for_it_and_for_a_spread() -> None:
+    kit = LoopKit(OK, of=sharing())
+    kit.chance = 0.5
+    await kit.limits.hold(SCOPE, 10.0, "429 from acme/other")
+    began = kit.clock.monotonic()
+    _running = kit.start()
+    await others()
+    state = loop_state(kit.tenure, began, runs=True, waiting_until=kit.tenure.standing.not_before)
+    await kit.until_settled(3)
+    assert (state.state, state.detail) == (LoopStateName.WAITING, "scope acme/api: 429 from acme/other")
+    assert state.next_start_in_s == 10.5
+    assert [moment - began for moment in at(kit)] == [10.5, 10.5, 10.5]
+    assert kit.tenure.waits_for == ""
+    assert kit.ledger.records == [], "what is in the ledger of the scope is not written a second time"
+
+
+@in_virtual_time
+async def test_a_429_moves_the_scope_before_the_retry_and_a_delivery_with_a_used_up_quota_does_too() -> None:
+    for reply, said in ((THROTTLED, "429"), (USED_UP, "quota used up"), (Answer(status=429), "429")):
+        kit = LoopKit(reply, OK, of=sharing())
+        running = kit.start()
+        await others()
+        hold = await kit.limits.held(SCOPE)
+        assert hold is not None
+        assert hold.source == f"{said} from acme/billing"
+        assert hold.asked_s == (1.0 if reply.headers == () else 10.0)
+        kit.tenure.stop()
+        await running
+
+
+@in_virtual_time
+async def test_what_says_nothing_about_time_moves_no_scope() -> None:
+    for reply in (Answer(status=500), Answer(status=503), NOT_FOUND, OK):
+        kit = LoopKit(reply, of=sharing())
+        running = kit.start()
+        await others()
+        assert await kit.limits.held(SCOPE) is None
+        kit.tenure.stop()
+        await running
+
+
+@in_virtual_time
+async def test_a_scope_that_is_moved_again_while_a_loop_waits_is_waited_for_again() -> None:
+    kit = LoopKit(OK, of=sharing())
+    await kit.limits.hold(SCOPE, 10.0, "x")
+    began = kit.clock.monotonic()
+    _running = kit.start()
+    await time_passes(5.0)
+    await kit.limits.hold(SCOPE, 20.0, "y")
+    await kit.until_settled(3)
+    assert at(kit)[0] - began == 25.0
+
+
+@in_virtual_time
+async def test_waiting_for_a_scope_costs_no_attempt_and_ends_for_a_stop_and_for_an_order() -> None:
+    kit = LoopKit(OK, of=sharing())
+    await kit.limits.hold(SCOPE, 3000.0, "x")
+    running = kit.start()
+    await time_passes(1.0)
+    kit.tenure.stop()
+    began = kit.clock.monotonic()
+    assert await running == Stopped()
+    assert kit.clock.monotonic() == began
+
+    paused = LoopKit(OK, of=sharing())
+    await paused.limits.hold(SCOPE, 3000.0, "x")
+    running = paused.start()
+    await time_passes(1.0)
+    paused.orders.give("acme/billing", pause=Order(position=0, at_ms=1, by="me"))
+    paused.tenure.obey(paused.orders.of(paused.endpoint))
+    ended = await running
+    assert isinstance(ended, Halted)
+    assert ended.reason is HaltReason.PAUSED
+    assert kit.sender.sent == paused.sender.sent == []
+    progress = paused.tenure.standing.in_hand
+    assert progress is not None
+    assert (progress.attempts, progress.requests) == (0, 0)
+
+
+@in_virtual_time
+async def test_an_event_that_cannot_live_as_long_as_its_scope_has_to_wait_expires_at_once() -> None:
+    kit = LoopKit(OK, count=0, of=sharing(max_age_s=60.0))
+    await kit.limits.hold(SCOPE, 3000.0, "x")
+    now_ms = int((EPOCH_S + kit.clock.monotonic()) * 1000)
+    headers = (("webhook-id", b"msg_0"), ("delivery-event-time", str(now_ms).encode()))
+    kit.reader.add(queued(0, headers=headers))
+    began = kit.clock.monotonic()
+    _running = kit.start()
+    await kit.until_settled(1)
+    assert kit.clock.monotonic() - began < 1
+    assert kit.sender.sent == []
+    assert kit.letters.headers()["dead-letter-reason"] == DeadLetterReason.EXPIRED
+
+
+@in_virtual_time
+async def test_a_spent_quota_halts_until_the_window_turns_and_keeps_record_and_streak() -> None:
+    quota = Quota(requests=2, window_s=60.0)
+    kit = LoopKit(NOT_FOUND, NOT_FOUND, OK, of=sharing(scope=None, quota=quota))
+    ended = await kit.run()
+    assert isinstance(ended, Halted)
+    assert ended.reason is HaltReason.QUOTA
+    assert ended.detail == "2 in 60 s"
+    assert len(kit.sender.sent) == 2
+    wall_s = kit.clock.wall()
+    assert ended.due_at == pytest.approx(kit.clock.monotonic() + 60 - wall_s % 60, abs=0.01)
+    assert kit.tenure.standing.streak == 2, "the limit is ours: the endpoint has not recovered by it"
+
+    assert ended.due_at is not None
+    await time_passes(ended.due_at - kit.clock.monotonic())
+    _running = kit.start()
+    await kit.until_settled(3)
+    assert kit.sender.ids == ["msg_0", "msg_1", "msg_2"]
+    assert len(kit.letters.written) == 2
+
+
+@in_virtual_time
+async def test_each_attempt_takes_one_of_the_quota_and_a_spent_one_counts_no_attempt() -> None:
+    quota, retry = Quota(requests=3, window_s=3600.0), RetryLimits(base_s=1.0)
+    kit = LoopKit(Answer(status=500), of=sharing(scope=None, quota=quota, retry=retry))
+    ended = await kit.run()
+    assert isinstance(ended, Halted)
+    assert ended.reason is HaltReason.QUOTA
+    progress = kit.tenure.standing.in_hand
+    assert progress is not None
+    assert (len(kit.sender.sent), progress.attempts) == (3, 3)
+    assert kit.letters.written == []
+
+
+@in_virtual_time
+async def test_a_quota_that_cannot_be_counted_is_waited_for_five_seconds_and_then_halts_the_loop() -> None:
+    kit = LoopKit(OK, of=sharing(scope=None, quota=Quota(requests=2, window_s=60.0)))
+    book = BookAway(kit)
+    kit.limits = book
+    began = kit.clock.monotonic()
+    ended = await kit.run()
+    assert isinstance(ended, Halted)
+    assert ended.reason is HaltReason.REDIS
+    assert kit.clock.monotonic() - began == pytest.approx(5.0)
+    assert ended.due_at == pytest.approx(began + 15.0)
+    assert kit.sender.sent == []
+    assert kit.letters.written == []
+    assert len(book.asked_at) <= 12
+
+
+@in_virtual_time
+async def test_a_book_that_is_back_within_five_seconds_halts_nothing() -> None:
+    kit = LoopKit(OK, of=sharing(scope=None, quota=Quota(requests=2, window_s=60.0)))
+    book = BookAway(kit)
+    kit.limits, book.back_at = book, kit.clock.monotonic() + 3
+    began = kit.clock.monotonic()
+    _running = kit.start()
+    await kit.until_settled(3)
+    assert 3 <= at(kit)[0] - began < 3.6
+
+
+@in_virtual_time
+async def test_a_worker_whose_membership_is_not_proven_takes_nothing_of_the_quota() -> None:
+    quota = Quota(requests=2, window_s=3600.0)
+    kit = LoopKit(OK, count=2, of=sharing(scope=None, quota=quota))
+    kit.member.is_proven = False
+    _running = kit.start()
+    await time_passes(10.0)
+    kit.member.is_proven = True
+    await kit.until_settled(2)
+
+
+@given(st.floats(0.001, 3600), st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=30))
+def test_e4_the_spread_only_ever_delays_by_a_tenth_and_at_most_thirty_seconds(asked: float, units: list[float]) -> None:
+    drawn = [spread_s(asked, unit) for unit in units]
+    assert all(0 <= wait_s <= max(0.1, min(0.1 * asked, 30)) for wait_s in drawn)
+
+
+def test_e4_after_a_common_wait_at_most_a_quarter_falls_into_any_tenth_of_the_spread() -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        waits = sorted(spread_s(10, chance.random()) for _ in range(120))
+        most = max(sum(first <= wait_s < first + 0.1 for wait_s in waits) for first in waits)
+        assert most <= 30
+        assert all(0 <= wait_s <= 1 for wait_s in waits)
+        assert len(set(itertools.pairwise(waits))) == 119

@@ -1,0 +1,205 @@
+"""What every book of shared limits must do, for two workers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+import pytest_asyncio
+
+from delivery.adapters.memory_limits import MemoryLimits
+from delivery.adapters.redis_limits import RedisLimits
+from delivery.fallback_limits import FallbackLimits
+from delivery.limits import Hold, Limits
+from delivery.model import Quota
+from delivery.ports import LedgerAway
+from supervisor.clock import SystemClock
+from tests.contract.ledger_kit import connected
+
+Books = tuple[Limits, Limits]
+
+DAY = 86_400.0
+
+
+@contextlib.asynccontextmanager
+async def over_memory(_url: str) -> AsyncIterator[Books]:
+    one = MemoryLimits(SystemClock())
+    yield one, one
+
+
+@contextlib.asynccontextmanager
+async def over_redis(url: str) -> AsyncIterator[Books]:
+    """Each has a connection of its own."""
+    prefix = f"t{uuid.uuid4().hex[:10]}"
+    async with connected(url, prefix) as one, connected(url, prefix) as two:
+        yield RedisLimits(one, prefix), RedisLimits(two, prefix)
+
+
+@contextlib.asynccontextmanager
+async def with_fallback(url: str) -> AsyncIterator[Books]:
+    """What workers use."""
+    async with over_redis(url) as (one, two):
+        yield FallbackLimits(one, MemoryLimits(SystemClock())), FallbackLimits(two, MemoryLimits(SystemClock()))
+
+
+@pytest_asyncio.fixture(
+    params=[
+        pytest.param(over_memory, id="memory"),
+        pytest.param(over_redis, id="redis", marks=pytest.mark.real),
+        pytest.param(with_fallback, id="fallback over redis", marks=pytest.mark.real),
+    ]
+)
+async def books(request: pytest.FixtureRequest) -> AsyncIterator[Books]:
+    """Two that share one store."""
+    make: Callable[[str], AbstractAsyncContextManager[Books]] = request.param
+    url = request.getfixturevalue("redis_url") if request.node.get_closest_marker("real") else ""
+    async with make(url) as made:
+        yield made
+
+
+def new_name() -> str:
+    return f"acme/{uuid.uuid4().hex}"
+
+
+@pytest.mark.asyncio
+async def test_a_scope_that_nobody_spoke_of_is_free(books: Books) -> None:
+    assert await books[0].held(new_name()) is None
+
+
+@pytest.mark.asyncio
+async def test_what_one_worker_is_told_holds_for_the_other_and_never_shorter(books: Books) -> None:
+    one, two = books
+    scope = new_name()
+    asked_at = time.monotonic()
+    await one.hold(scope, 30.0, "429 from acme/billing")
+
+    hold = await two.held(scope)
+
+    assert hold is not None
+    assert hold.source == "429 from acme/billing"
+    assert hold.asked_s == pytest.approx(30.0, abs=0.002)
+    assert time.monotonic() + hold.left_s >= asked_at + 30.0, "not a moment before"
+    assert hold.left_s <= 30.01
+    assert await two.held(new_name()) is None, "another scope is not concerned"
+
+
+@pytest.mark.asyncio
+async def test_a_hold_is_over_when_its_time_has_passed(books: Books) -> None:
+    one, two = books
+    scope = new_name()
+    began = time.monotonic()
+    await one.hold(scope, 0.2, "x")
+    while await two.held(scope) is not None:
+        assert time.monotonic() - began < 5
+        await asyncio.sleep(0.01)
+    assert time.monotonic() - began >= 0.2
+
+
+@pytest.mark.asyncio
+async def test_a_hold_is_moved_forwards_only_whoever_speaks_last(books: Books) -> None:
+    scope = new_name()
+    waits = [5.0, 60.0, 1.0, 30.0]
+    await asyncio.gather(*(books[n % 2].hold(scope, wait_s, f"{wait_s:g}") for n, wait_s in enumerate(waits)))
+    for book in books:
+        hold = await book.held(scope)
+        assert hold is not None
+    await books[0].hold(scope, 2.0, "2")
+    hold = await books[1].held(scope)
+    assert hold is not None
+    assert hold.source == "60"
+    assert hold.asked_s == pytest.approx(60.0, abs=0.002)
+    assert hold.left_s > 55
+
+
+@pytest.mark.asyncio
+async def test_a_quota_is_never_exceeded_by_two_workers_that_take_at_once(books: Books) -> None:
+    tenant, quota = new_name(), Quota(requests=50, window_s=DAY)
+    answers = await asyncio.gather(*(books[n % 2].take(tenant, quota) for n in range(120)))
+    assert answers.count(None) == 50
+    left = [answer for answer in answers if answer is not None]
+    to_midnight_s = DAY - time.time() % DAY
+    assert all(answer == pytest.approx(to_midnight_s, abs=5) for answer in left), "windows begin with the Unix epoch"
+    assert await books[0].take(new_name(), quota) is None, "another tenant's is its own"
+
+
+@pytest.mark.asyncio
+async def test_a_quota_is_whole_again_when_its_window_turns_and_not_before(books: Books) -> None:
+    tenant, quota = new_name(), Quota(requests=3, window_s=1.0)
+    taken: list[float] = []
+    end = time.monotonic() + 3.2
+    while time.monotonic() < end:
+        if await books[len(taken) % 2].take(tenant, quota) is None:
+            taken.append(time.monotonic())
+        await asyncio.sleep(0.01)
+    assert 9 <= len(taken) <= 15
+    # Three in each window: the first of the next comes no sooner than the window is long after the first of this one.
+    spans = [later - first for first, later in zip(taken, taken[3:], strict=False)]
+    assert max(spans) < 1.5
+    whole = [taken[n : n + 3] for n in range(0, len(taken) - 3, 3)]
+    assert all(group[-1] - group[0] < 1.0 for group in whole)
+
+
+@pytest.mark.asyncio
+@pytest.mark.real
+async def test_what_is_kept_in_redis_ends_by_itself(redis_url: str) -> None:
+    prefix = f"t{uuid.uuid4().hex[:10]}"
+    async with connected(redis_url, prefix) as connection:
+        limits = RedisLimits(connection, prefix)
+        await limits.hold("acme/x", 3600.0, "x")
+        await limits.take("acme", Quota(requests=1, window_s=7200.0))
+        kept = await connection.run(
+            [("PTTL", limits.scope_key("acme/x")), ("PTTL", limits.quota_key("acme")), ("KEYS", f"{prefix}:*{{*")]
+        )
+    assert 3600_000 < kept[0] <= 90_100_000
+    assert 7200_000 < kept[1] <= 93_700_000
+    assert len(kept[2]) == 2
+
+
+class Away:
+    """A shared book that can be away, and says what it was told."""
+
+    def __init__(self, clock: SystemClock) -> None:
+        self.book = MemoryLimits(clock)
+        self.away = False
+
+    def _look(self) -> MemoryLimits:
+        if self.away:
+            raise LedgerAway("away")
+        return self.book
+
+    async def held(self, scope: str) -> Hold | None:
+        return await self._look().held(scope)
+
+    async def hold(self, scope: str, wait_s: float, source: str) -> None:
+        await self._look().hold(scope, wait_s, source)
+
+    async def take(self, tenant: str, quota: Quota) -> float | None:
+        return await self._look().take(tenant, quota)
+
+
+@pytest.mark.asyncio
+async def test_without_redis_a_worker_waits_for_what_it_heard_itself_and_tells_the_others_later() -> None:
+    clock = SystemClock()
+    shared = Away(clock)
+    one, two = FallbackLimits(shared, MemoryLimits(clock)), FallbackLimits(shared, MemoryLimits(clock))
+    shared.away = True
+    await one.hold("acme/x", 60.0, "429 from acme/billing")
+    hold = await one.held("acme/x")
+    assert hold is not None
+    assert hold.left_s > 59
+    assert await two.held("acme/x") is None, "it cannot know"
+    assert await one.held("acme/y") is None, "and nothing else waits"
+    with pytest.raises(LedgerAway):
+        await one.take("acme", Quota(requests=5, window_s=60.0))
+
+    shared.away = False
+    assert await one.held("acme/x") is not None
+    told = await two.held("acme/x")
+    assert told is not None
+    assert 58 < told.left_s <= 60
+    assert told.source == "429 from acme/billing"
