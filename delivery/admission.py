@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from delivery.limits import Limits
-from delivery.model import Delivered, HaltReason, Quota, Retry, Verdict
+from delivery.model import Delivered, HaltReason, Quota, Rate, Retry, Verdict
 from delivery.policy.backoff import asked_s, spread_s
 from delivery.policy.steps import Halt
 from delivery.ports import Clock, LedgerAway
@@ -16,6 +16,9 @@ from delivery.tenure import Tenure
 # A quota is waited for as long as a short outage of Redis or a failover may take; then the loop says that it halts.
 AWAY_S: Final = 5.0
 AWAY_LOOK_S: Final = 0.5
+# What was granted and is not used within this time, since the process stood still, is given up: many such at once are
+# no rate.
+LATE_S: Final = 0.25
 
 
 class Admission:
@@ -31,13 +34,20 @@ class Admission:
         self._limits = limits
         self._clock = clock
         self._chance = chance
-        self._granted = False
+        self._granted_at: float | None = None
+        self._turn_at: float | None = None
         self._away_since: float | None = None
 
     def use(self) -> bool:
         """Whether one request may be made now. True for an endpoint that shares nothing: nobody is asked about it."""
-        granted, self._granted = self._granted, False
-        return granted or self._shared.none
+        if self._shared.none:
+            return True
+        granted_at, self._granted_at = self._granted_at, None
+        if granted_at is None:
+            return False
+        self._turn_at = None
+        # Orders may have come in between; what was true an hour ago is to be asked again.
+        return self._clock.monotonic() - granted_at <= LATE_S
 
     async def ask(self) -> Halt | None:
         """One step on the way: the next request is granted, or there is something to wait for, or a reason to halt."""
@@ -46,12 +56,27 @@ class Admission:
             hold = await self._limits.held(self._shared.scope)
             if hold is not None:
                 wait_s = hold.left_s + spread_s(hold.asked_s, self._chance())
+                # When the scope is free again its turns are counted anew: old ones would all be used at once.
+                self._turn_at = None
                 self._wait(wait_s, f"scope {self._shared.scope}: {hold.source}")
                 return None
+        if self._shared.rate is not None and not await self._has_turn(self._shared.rate):
+            return None
         if self._shared.quota is not None:
             return await self._take(self._shared.quota)
-        self._granted = True
+        self._granted_at = self._clock.monotonic()
         return None
+
+    async def _has_turn(self, rate: Rate) -> bool:
+        scope, now = self._shared.scope or f"endpoint:{self._tenure.endpoint.label}", self._clock.monotonic()
+        if self._turn_at is None or now - self._turn_at > LATE_S:
+            wait_s = await self._limits.turn(scope, rate)
+            now = self._clock.monotonic()
+            self._turn_at = now + wait_s
+        if self._turn_at > now:
+            self._wait(self._turn_at - now, "its turn in RATE")
+            return False
+        return True
 
     async def _take(self, quota: Quota) -> Halt | None:
         try:
@@ -60,7 +85,7 @@ class Admission:
             return self._without_book()
         self._away_since = None
         if left_s is None:
-            self._granted = True
+            self._granted_at = self._clock.monotonic()
             return None
         detail = f"{quota.requests} in {quota.window_s:g} s"
         return Halt(reason=HaltReason.QUOTA, detail=detail, until=self._clock.monotonic() + left_s)

@@ -1,9 +1,9 @@
-"""The shared limits as a worker uses them: waits go on by what it knows itself while Redis is away, quotas do not."""
+"""The shared limits as a worker uses them: while Redis is away, waits and rates go by what it knows; quotas do not."""
 
 from __future__ import annotations
 
 from delivery.limits import Hold, Limits
-from delivery.model import Quota
+from delivery.model import Quota, Rate
 from delivery.ports import LedgerAway
 
 
@@ -38,6 +38,14 @@ class FallbackLimits:
             await self._shared.hold(scope, wait_s, source)
         except LedgerAway:
             self._untold.add(scope)
+
+    async def turn(self, scope: str, rate: Rate) -> float:
+        """The later of its own turn and of that in the shared book, which knows less after it was emptied."""
+        own_s = await self._own.turn(scope, rate)
+        try:
+            return max(own_s, await self._shared.turn(scope, rate))
+        except LedgerAway:
+            return own_s
 
     async def take(self, tenant: str, quota: Quota) -> float | None:
         """Only from the shared book: what it does not say was taken may be another worker's. Raises LedgerAway."""

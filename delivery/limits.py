@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
-from delivery.model import Quota
+from delivery.model import Quota, Rate
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,10 @@ class Limits(Protocol):
 
     async def hold(self, scope: str, wait_s: float, source: str) -> None:
         """Let the whole scope wait from now on. Forwards only: a longer wait in force stays."""
+        ...
+
+    async def turn(self, scope: str, rate: Rate) -> float:
+        """Take the next turn in the scope's rate, for good; seconds until it comes."""
         ...
 
     async def take(self, tenant: str, quota: Quota) -> float | None:

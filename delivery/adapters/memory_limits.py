@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from delivery.limits import Hold
-from delivery.model import Quota
+from delivery.model import Quota, Rate
+from delivery.policy.pacing import Pace, next_turn
 from delivery.policy.quota import Window, taken
 from delivery.ports import Clock
 
@@ -14,6 +15,7 @@ class MemoryLimits:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._holds: dict[str, tuple[float, float, str]] = {}
+        self._paces: dict[str, Pace] = {}
         self._windows: dict[str, Window] = {}
 
     async def held(self, scope: str) -> Hold | None:
@@ -27,6 +29,12 @@ class MemoryLimits:
         until = self._clock.monotonic() + wait_s
         if until > self._holds.get(scope, (0.0, 0.0, ""))[0]:
             self._holds[scope] = (until, wait_s, source)
+
+    async def turn(self, scope: str, rate: Rate) -> float:
+        """Count."""
+        now = self._clock.monotonic()
+        turn_at, self._paces[scope] = next_turn(self._paces.get(scope), rate, now)
+        return turn_at - now
 
     async def take(self, tenant: str, quota: Quota) -> float | None:
         """Count."""

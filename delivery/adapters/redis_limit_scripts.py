@@ -2,10 +2,11 @@
 
 A scope's fields:
   next_at, asked, source       until when all of it waits, how long that was when it was asked for, and who was told
+  full_at, interval            when the bucket of its rate is full again, and between two turns (microseconds)
 A quota's fields:
   began, used                  when the present window began, and the requests taken in it
 
-All times are milliseconds. Numbers are written with %.0f: Lua would write large ones as 1.7e+12.
+All other times are milliseconds. Numbers are written with %.0f: Lua would write large ones as 1.7e+12.
 """
 
 from __future__ import annotations
@@ -45,6 +46,19 @@ if at > tonumber(redis.call('HGET', key, 'next_at') or 0) then
 end
 keep(ARGV[3])
 return 1
+""")
+
+# ARGV: microseconds between two turns, burst, ms to keep beyond the last turn. Microseconds until the turn taken.
+# The same as delivery/policy/pacing.py.
+TURN: Final = _script("""
+local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local interval = tonumber(ARGV[1])
+local h = redis.call('HMGET', key, 'full_at', 'interval')
+local ahead = 0
+if h[1] then ahead = math.max(0, tonumber(h[1]) - us) / tonumber(h[2]) * interval end
+redis.call('HSET', key, 'full_at', number(math.ceil(us + ahead + interval)), 'interval', ARGV[1])
+keep(number(math.ceil((ahead + interval) / 1000) + tonumber(ARGV[3])))
+return number(math.ceil(math.max(0, ahead - (tonumber(ARGV[2]) - 1) * interval)))
 """)
 
 # ARGV: requests, ms of the window, ms to keep. -1 when one was taken, else ms until the window turns.

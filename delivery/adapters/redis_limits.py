@@ -6,9 +6,9 @@ import math
 from typing import Final
 
 from delivery.adapters.redis_connection import Call, RedisConnection
-from delivery.adapters.redis_limit_scripts import HELD, HOLD, TAKE
+from delivery.adapters.redis_limit_scripts import HELD, HOLD, TAKE, TURN
 from delivery.limits import Hold
-from delivery.model import Quota
+from delivery.model import Quota, Rate
 
 # Beyond the longest wait or window that a hash is about.
 BEYOND_S: Final = 86_400.0
@@ -43,6 +43,13 @@ class RedisLimits:
         wait_ms = math.ceil(wait_s * 1000) + 1
         arguments = (self.scope_key(scope), wait_ms, source, wait_ms + _ms(BEYOND_S))
         await self._connection.call([Call(HOLD, arguments)])
+
+    async def turn(self, scope: str, rate: Rate) -> float:
+        """Count."""
+        interval_us = math.ceil(rate.interval_s * 1_000_000)
+        arguments = (self.scope_key(scope), interval_us, rate.burst, _ms(BEYOND_S))
+        (left_us,) = await self._connection.call([Call(TURN, arguments)])
+        return int(left_us) / 1_000_000
 
     async def take(self, tenant: str, quota: Quota) -> float | None:
         """Count."""

@@ -87,6 +87,19 @@ class Quota:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """So many requests per second, and at most `burst` at once after a rest."""
+
+    per_s: float
+    burst: int
+
+    @property
+    def interval_s(self) -> float:
+        """Between two requests when there is always one to send."""
+        return 1 / self.per_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SharedLimits:
     """What an endpoint has in common with others, over all workers.
 
@@ -94,12 +107,13 @@ class SharedLimits:
     """
 
     scope: str | None = None
+    rate: Rate | None = None
     quota: Quota | None = None
 
     @property
     def none(self) -> bool:
         """Nobody has to be asked before a request."""
-        return self.scope is None and self.quota is None
+        return self.scope is None and self.rate is None and self.quota is None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from delivery.model import Endpoint, HaltLimits, Network, Quota, RetryLimits, SharedLimits, Signing
+from delivery.model import Endpoint, HaltLimits, Network, Quota, Rate, RetryLimits, SharedLimits, Signing
 from delivery.naming import dead_letter_topic, queue_topic
 from supervisor.configuration import OwnTopics
 from supervisor.settings.environment import Environment
 from supervisor.settings.fields import bound
 from supervisor.settings.files import TlsFiles
+from supervisor.settings.limits import whole_name
 from supervisor.settings.names import Path
 from supervisor.settings.options import EndpointOptions, Options
 from supervisor.settings.source import Reading
@@ -205,7 +206,8 @@ def endpoint_of(chosen: Chosen) -> Endpoint:
     endpoint, retry = groups[""], groups["retry"]
     endpoint.pop("idempotent", None)
     shared = SharedLimits(
-        scope=_whole_name(chosen.path[1], endpoint.pop("scope", None)),
+        scope=whole_name(chosen.path[1], endpoint.pop("scope", None)),
+        rate=_rate(endpoint.pop("rate", None), endpoint.pop("rate_burst", None)),
         quota=Quota(**groups["quota"]) if groups["quota"] else None,
     )
     endpoint["topics"] = frozenset(endpoint["topics"])
@@ -222,20 +224,8 @@ def endpoint_of(chosen: Chosen) -> Endpoint:
     )
 
 
-def _whole_name(tenant: str, scope: str | None) -> str | None:
-    """Of a scope: two tenants' own never meet."""
-    return scope if scope is None or scope.startswith("global:") else f"{tenant}/{scope}"
-
-
-def check_quotas(environment: Environment, reading: Reading) -> None:
-    """Half a quota is none."""
-    for tenant, options in sorted(environment.tenants.items()):
-        parts = {name: getattr(options.quota, name) for name in ("requests", "window_s")}
-        paths = {name: ("tenants", tenant, "quota", name) for name in parts}
-        given = [name for name, value in parts.items() if value is not None]
-        if len(given) == 1 and reading.broken.isdisjoint(paths.values()):
-            (lacking,) = parts.keys() - given
-            reading.fault(paths[lacking], f"required with QUOTA__{given[0].upper()}")
+def _rate(per_s: float | None, burst: int | None) -> Rate | None:
+    return None if per_s is None else Rate(per_s=per_s, burst=burst or max(1, int(per_s)))
 
 
 def doubled_queues(prefix: str, endpoints: Iterable[Endpoint]) -> list[str]:

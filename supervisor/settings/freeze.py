@@ -10,13 +10,13 @@ from supervisor.configuration import Configuration
 from supervisor.settings.endpoints import (
     Chosen,
     EndpointChecks,
-    check_quotas,
     chosen_endpoints,
     doubled_queues,
     endpoint_of,
 )
 from supervisor.settings.environment import Environment
 from supervisor.settings.files import TlsFiles
+from supervisor.settings.limits import check_quotas, check_scopes
 from supervisor.settings.process import (
     check_kafka,
     check_process,
@@ -44,6 +44,7 @@ def freeze(environment: Environment, reading: Reading) -> Configuration | None:
         checks.check(one)
     check_process(environment, reading, (one.get("timeout_s") for one in chosen))
     check_quotas(environment, reading)
+    check_scopes(chosen, reading)
     _check_presence(chosen, reading)
     if reading.faults:
         return None

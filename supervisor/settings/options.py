@@ -140,8 +140,13 @@ class EndpointOptions(Options):
         "Name of what this endpoint has in common with others, like one account or host: a `Retry-After` that one of "
         "them gets holds for all. Names are a tenant's own, `global:NAME` is one of all tenants"
     )
-    rate: _Later = unset("Most requests in a time, like `10/s`")
-    rate_burst: _Later = unset("Most requests at once within `RATE`")
+    rate: Annotated[float | None, Reads(parse=texts.rate, optional=True)] = unset(
+        "Most requests of the scope (without `SCOPE`: of this endpoint) in a time, like `10/s`, `750/min`, `2.5/h`; "
+        "over it they wait. The same for all endpoints of a scope"
+    )
+    rate_burst: Annotated[int | None, Reads(parse=count(1, 1_000_000), optional=True)] = unset(
+        "Most requests at once within `RATE`; none: those of one second, at least 1"
+    )
     max_in_flight: _Later = unset("Most requests at once within the scope")
 
     allow_networks: Annotated[tuple[str, ...] | None, Reads(parse=texts.networks, optional=True)] = unset(

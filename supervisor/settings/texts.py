@@ -24,6 +24,10 @@ _STATUS = re.compile(r"[1-9][0-9]{2}")
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 
 _SCOPE = re.compile(r"(?:global:)?[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)/(s|min|h)")
+_PER = {"s": 1.0, "min": 60.0, "h": 3_600.0}
+_LEAST_RATE = 0.1 / 3_600
+_MOST_RATE = 100_000.0
 
 _MOST_HEADERS = 64
 _LONGEST_HEADER = 8_192
@@ -128,6 +132,15 @@ def scope(value: Any) -> str:
             "or global:NAME for one of all tenants"
         )
     return name
+
+
+def rate(value: Any) -> float:
+    """`10/s`, `750/min`, `2.5/h` as requests per second."""
+    match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    per_s = float(match[1]) / _PER[match[2]] if match else 0.0
+    if not _LEAST_RATE <= per_s <= _MOST_RATE:
+        raise expected("expected requests in a time like 10/s, 750/min or 2.5/h, from 0.1/h to 100000/s")
+    return per_s
 
 
 def token(value: Any) -> str:

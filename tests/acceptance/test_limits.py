@@ -19,6 +19,8 @@ QUOTA = 50
 ENDPOINTS = 5
 EVENTS = 20
 ASKED_S = 5.0
+PER_S = 20.0
+BURST = 5
 
 
 async def spread_over(cluster: Cluster, labels: list[str]) -> None:
@@ -121,3 +123,33 @@ async def test_e4_a_single_retry_after_delays_a_scope_on_three_workers(system: S
     assert min(waited) >= ASKED_S
     assert max(waited) < ASKED_S * 1.1 + 1.0
     assert system.server.requests(alone)[0].at - told_at < 1.0, "who is not of the scope does not wait"
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(120)
+async def test_a_rate_is_that_of_all_workers_together_and_comes_first_to_whoever_came_first(system: System) -> None:
+    topic = system.source("orders")
+    settings = {"SCOPE": "api", "RATE": f"{PER_S:g}/s", "RATE_BURST": str(BURST)}
+    paths = [system.endpoint("acme", f"e{n}", topic, **settings) for n in range(ENDPOINTS + 1)]
+    for path in paths:
+        system.server.script(path, always(204))
+    await system.create(topic)
+    cluster = Cluster(system)
+    await cluster.run(3)
+    await spread_over(cluster, [path.removeprefix("/") for path in paths])
+    ids = await system.produce(topic, [b"{}"] * EVENTS)
+    for path in paths:
+        await system.all_arrived(path, ids, 60)
+
+    moments = sorted(seen.at for path in paths for seen in system.server.requests(path))
+    most = max(sum(first <= at < first + 1.0 for at in moments) for first in moments)
+    took_s = moments[-1] - moments[0]
+    least_s = (len(moments) - BURST) / PER_S
+    shares = [max(seen.at for seen in system.server.requests(path)) - moments[0] for path in paths]
+    print(f"\n{len(moments)} requests in {took_s:.2f} s (least {least_s:.2f} s), at most {most} in a second")
+    # What is late on its way arrives together with what follows.
+    late_s = 0.3
+    assert most <= BURST + PER_S * (1.0 + late_s)
+    assert least_s - late_s <= took_s <= least_s * 1.5 + 1.0
+    assert all(system.server.order(path) == ids for path in paths)
+    assert min(shares) >= 0.6 * took_s, "nobody is served before the others"

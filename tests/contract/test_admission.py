@@ -20,6 +20,7 @@ from delivery.model import (
     Halted,
     HaltReason,
     Quota,
+    Rate,
     RetryLimits,
     SharedLimits,
     Stopped,
@@ -53,6 +54,9 @@ class NobodyIsAsked:
     async def hold(self, scope: str, wait_s: float, source: str) -> None:
         raise AssertionError(scope)
 
+    async def turn(self, scope: str, rate: Rate) -> float:
+        raise AssertionError(scope)
+
     async def take(self, tenant: str, quota: Quota) -> float | None:
         raise AssertionError(tenant)
 
@@ -73,8 +77,10 @@ class BookAway(NobodyIsAsked):
         return None
 
 
-def sharing(scope: str | None = SCOPE, quota: Quota | None = None, **changes: Any) -> Endpoint:
-    return endpoint(shared=SharedLimits(scope=scope, quota=quota), **changes)
+def sharing(
+    scope: str | None = SCOPE, quota: Quota | None = None, rate: Rate | None = None, **changes: Any
+) -> Endpoint:
+    return endpoint(shared=SharedLimits(scope=scope, quota=quota, rate=rate), **changes)
 
 
 def at(kit: LoopKit) -> list[float]:
@@ -200,6 +206,53 @@ async def test_an_event_that_cannot_live_as_long_as_its_scope_has_to_wait_expire
     assert kit.clock.monotonic() - began < 1
     assert kit.sender.sent == []
     assert kit.letters.headers()["dead-letter-reason"] == DeadLetterReason.EXPIRED
+
+
+@in_virtual_time
+async def test_a_rate_lets_its_burst_go_and_then_one_at_a_time_retries_included() -> None:
+    rate = Rate(per_s=2.0, burst=3)
+    kit = LoopKit(Answer(status=500), OK, count=5, of=sharing(scope=None, rate=rate))
+    began = kit.clock.monotonic()
+    _running = kit.start()
+    await kit.until_settled(5)
+    # The retry's own wait of 0.2 s comes first; the bucket has filled by then, and a little more.
+    moments = [round(moment - began, 3) for moment in at(kit)]
+    assert moments == [0.0, 0.2, 0.2, 0.5, 1.0, 1.5]
+    assert kit.ledger.records[-1][1].in_hand is None
+    assert kit.letters.written == []
+
+
+@in_virtual_time
+async def test_a_loop_that_waits_for_its_turn_says_so_and_takes_it_only_once() -> None:
+    rate = Rate(per_s=0.1, burst=1)
+    kit = LoopKit(OK, count=2, of=sharing(rate=rate))
+    began = kit.clock.monotonic()
+    _running = kit.start()
+    await others()
+    state = loop_state(kit.tenure, began, runs=True, waiting_until=kit.tenure.standing.not_before)
+    assert (state.state, state.detail, state.next_start_in_s) == (LoopStateName.WAITING, "its turn in RATE", 10.0)
+    await time_passes(3.0)
+    kit.tenure.obey(kit.orders.of(kit.endpoint))  # looks again, and gets no later turn for it
+    await kit.until_settled(2)
+    assert [moment - began for moment in at(kit)] == [0.0, 10.0]
+
+
+@in_virtual_time
+async def test_a_scope_that_had_to_wait_counts_its_turns_anew_and_makes_no_burst_of_old_ones() -> None:
+    rate = Rate(per_s=1.0, burst=1)
+    kits = [LoopKit(OK, count=1, of=sharing(rate=rate)) for _ in range(6)]
+    for kit in kits:
+        kit.limits = kits[0].limits
+    assert await kits[0].limits.turn(SCOPE, rate) == 0
+    began = kits[0].clock.monotonic()
+    _running = [kit.start() for kit in kits]
+    await others()
+    await kits[0].limits.hold(SCOPE, 100.0, "x")
+    for kit in kits:
+        await kit.until_settled(1, 200.0)
+    moments = sorted(moment - began for kit in kits for moment in at(kit))
+    assert moments[0] >= 100
+    assert all(later - earlier >= 0.999 for earlier, later in itertools.pairwise(moments))
 
 
 @in_virtual_time

@@ -16,7 +16,7 @@ from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.redis_limits import RedisLimits
 from delivery.fallback_limits import FallbackLimits
 from delivery.limits import Hold, Limits
-from delivery.model import Quota
+from delivery.model import Quota, Rate
 from delivery.ports import LedgerAway
 from supervisor.clock import SystemClock
 from tests.contract.ledger_kit import connected
@@ -117,6 +117,33 @@ async def test_a_hold_is_moved_forwards_only_whoever_speaks_last(books: Books) -
 
 
 @pytest.mark.asyncio
+async def test_turns_that_two_workers_take_at_once_are_a_burst_and_then_one_interval_apart(books: Books) -> None:
+    scope, rate = new_name(), Rate(per_s=5.0, burst=4)
+    began = time.monotonic()
+
+    async def turn(book: Limits) -> float:
+        wait_s = await book.turn(scope, rate)
+        return time.monotonic() + wait_s - began
+
+    turns = sorted(await asyncio.gather(*(turn(books[n % 2]) for n in range(30))))
+    took_s = time.monotonic() - began
+    for n, at in enumerate(turns):
+        assert at >= (n - 3) * 0.2 - 0.001, "never earlier than the rate allows"
+        assert at <= max(0.0, (n - 3) * 0.2) + took_s + 0.01, "nor later"
+    assert await books[0].turn(new_name(), rate) == 0, "another scope is not concerned"
+
+
+@pytest.mark.asyncio
+async def test_a_rate_that_was_changed_is_in_force_at_once_also_for_what_was_taken_ahead(books: Books) -> None:
+    scope = new_name()
+    slow, fast = Rate(per_s=0.01, burst=1), Rate(per_s=10.0, burst=1)
+    waits = [await books[n % 2].turn(scope, slow) for n in range(4)]
+    assert waits == pytest.approx([0, 100, 200, 300], abs=1)
+    assert await books[0].turn(scope, fast) == pytest.approx(0.4, abs=0.05)
+    assert await books[1].turn(scope, slow) == pytest.approx(500, abs=20)
+
+
+@pytest.mark.asyncio
 async def test_a_quota_is_never_exceeded_by_two_workers_that_take_at_once(books: Books) -> None:
     tenant, quota = new_name(), Quota(requests=50, window_s=DAY)
     answers = await asyncio.gather(*(books[n % 2].take(tenant, quota) for n in range(120)))
@@ -178,6 +205,9 @@ class Away:
     async def hold(self, scope: str, wait_s: float, source: str) -> None:
         await self._look().hold(scope, wait_s, source)
 
+    async def turn(self, scope: str, rate: Rate) -> float:
+        return await self._look().turn(scope, rate)
+
     async def take(self, tenant: str, quota: Quota) -> float | None:
         return await self._look().take(tenant, quota)
 
@@ -192,6 +222,9 @@ async def test_without_redis_a_worker_waits_for_what_it_heard_itself_and_tells_t
     hold = await one.held("acme/x")
     assert hold is not None
     assert hold.left_s > 59
+    rate = Rate(per_s=0.1, burst=1)
+    turns = [await one.turn("acme/z", rate), await one.turn("acme/z", rate), await two.turn("acme/z", rate)]
+    assert turns == pytest.approx([0, 10, 0], abs=0.1), "each worker by itself"
     assert await two.held("acme/x") is None, "it cannot know"
     assert await one.held("acme/y") is None, "and nothing else waits"
     with pytest.raises(LedgerAway):

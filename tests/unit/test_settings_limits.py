@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.model import Quota, SharedLimits
+from delivery.model import Quota, Rate, SharedLimits
 from supervisor.settings import load
 from tests.unit.settings_environment import ENDPOINT, RIGHT, SECRET, faults_of, only_endpoint
 
@@ -75,3 +75,57 @@ def test_a_wrong_half_is_one_error_and_not_two(name: str, value: str) -> None:
 def test_only_tenants_have_quotas(place: str) -> None:
     (fault,) = faults_of({**RIGHT, f"{place}QUOTA__REQUESTS": "5"})
     assert fault.startswith(f"{place}QUOTA__REQUESTS")
+
+
+@pytest.mark.parametrize(
+    ("value", "per_s", "burst"),
+    [("10/s", 10.0, 10), ("750/min", 12.5, 12), ("2.5/h", 2.5 / 3600, 1), ("3.75/s", 3.75, 3), (" 1/s ", 1.0, 1)],
+)
+def test_a_rate_and_the_burst_that_follows_from_it(value: str, per_s: float, burst: int) -> None:
+    assert only_endpoint({**RIGHT, f"{ENDPOINT}RATE": value}).shared.rate == Rate(per_s=per_s, burst=burst)
+    given = {**RIGHT, f"{ENDPOINT}RATE": value, f"{ENDPOINT}RATE_BURST": "5"}
+    assert only_endpoint(given).shared.rate == Rate(per_s=per_s, burst=5)
+    assert only_endpoint({**given, "DELIVERY_DEFAULTS__RATE": "1/s"}).shared.rate == Rate(per_s=per_s, burst=5)
+
+
+@pytest.mark.parametrize("value", ["10", "10/", "/s", "10/sec", "0/s", "-1/s", "1e3/s", "100001/s", "0.01/h", "10 / s"])
+def test_a_rate_that_is_none_is_refused(value: str) -> None:
+    (fault,) = faults_of({**RIGHT, f"{ENDPOINT}RATE": value})
+    assert fault.startswith(f"{ENDPOINT}RATE: expected requests in a time like 10/s, 750/min or 2.5/h")
+
+
+def test_a_burst_without_a_rate_is_an_error() -> None:
+    (fault,) = faults_of({**RIGHT, f"{ENDPOINT}RATE_BURST": "5"})
+    assert fault == f"{ENDPOINT}RATE_BURST: needs RATE too"
+    assert faults_of({**RIGHT, f"{ENDPOINT}RATE_BURST": "5", f"{ENDPOINT}RATE": "none"}) != ()
+
+
+SECOND = "DELIVERY_TENANTS__ACME__ENDPOINTS__SECOND__"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        ({"RATE": "10/s"}, {"RATE": "20/s"}, "RATE"),
+        ({"RATE": "10/s"}, {}, "RATE"),
+        ({"RATE": "10/s", "RATE_BURST": "5"}, {"RATE": "10/s", "RATE_BURST": "6"}, "RATE_BURST"),
+    ],
+)
+def test_one_scope_has_one_rate_and_the_error_names_both_variables(
+    first: dict[str, str], second: dict[str, str], name: str
+) -> None:
+    both = {
+        **RIGHT,
+        f"{ENDPOINT}SCOPE": "api",
+        f"{SECOND}SCOPE": "api",
+        f"{SECOND}URL": "https://example.com/x",
+        f"{SECOND}TOPICS": "orders",
+        f"{SECOND}SECRETS": SECRET,
+    }
+    rates = {ENDPOINT + key: value for key, value in first.items()}
+    (fault,) = faults_of({**both, **rates, **{SECOND + key: value for key, value in second.items()}})
+    assert fault.startswith(f"{SECOND}{name}: must be the same for all endpoints of the scope acme/api")
+    assert fault.endswith(f" {ENDPOINT}{name}")
+    assert faults_of({**both, **rates, **{SECOND + key: value for key, value in first.items()}}) == ()
+    apart = {**both, **rates, f"{SECOND}SCOPE": "other", **{SECOND + key: value for key, value in second.items()}}
+    assert faults_of(apart) == ()
