@@ -61,7 +61,9 @@ keep(number(math.ceil((ahead + interval) / 1000) + tonumber(ARGV[3])))
 return number(math.ceil(math.max(0, ahead - (tonumber(ARGV[2]) - 1) * interval)))
 """)
 
-# ARGV: requests, ms of the window, ms to keep. -1 when one was taken, else ms until the window turns.
+# ARGV: requests, ms of the window, ms to keep, and what the worker has seen: when a window began, and how many were
+# taken in it then (0 and 0: nothing). -1 when one was taken, else ms until the window turns; when the window began; how
+# many are taken in it; 1 when the count was found to be lost.
 TAKE: Final = _script("""
 local window = tonumber(ARGV[2])
 local began = now - now % window
@@ -72,7 +74,15 @@ if not h[1] or began > tonumber(h[1]) then
   h = {number(began), '0'}
 end
 keep(ARGV[3])
-if tonumber(h[2]) >= tonumber(ARGV[1]) then return math.max(0, tonumber(h[1]) + window - now) end
+began = tonumber(h[1])
+local used, lost, seen = tonumber(h[2]), 0, tonumber(ARGV[4])
+-- A count only grows. If it is less than it was, Redis was emptied, or went back to an older state; what the others
+-- have taken since then is known to nobody, so that nothing is left of this window.
+if began < seen or (began == seen and used < tonumber(ARGV[5])) then
+  lost, used = 1, math.max(tonumber(ARGV[5]), tonumber(ARGV[1]))
+  redis.call('HSET', key, 'used', number(used))
+end
+if used >= tonumber(ARGV[1]) then return {math.max(0, began + window - now), h[1], number(used), lost} end
 redis.call('HINCRBY', key, 'used', 1)
-return -1
+return {-1, h[1], number(used + 1), lost}
 """)

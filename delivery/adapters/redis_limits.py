@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import structlog
+
 from delivery.adapters.redis_connection import Call, RedisConnection
 from delivery.adapters.redis_limit_scripts import HELD, HOLD, TAKE, TURN
 from delivery.limits import Hold
 from delivery.model import Quota, Rate
+
+log = structlog.get_logger(__name__)
 
 # Beyond the longest wait or window that a hash is about.
 BEYOND_S: Final = 86_400.0
@@ -20,6 +24,8 @@ class RedisLimits:
     def __init__(self, connection: RedisConnection, prefix: str) -> None:
         self._connection = connection
         self._prefix = prefix
+        # Of each tenant: when the window began in which it asked last, and the most that was taken in it.
+        self._seen: dict[str, tuple[int, int]] = {}
 
     def scope_key(self, scope: str) -> str:
         """The scope's hash. The braces are what a Redis Cluster chooses the node by."""
@@ -52,9 +58,15 @@ class RedisLimits:
         return int(left_us) / 1_000_000
 
     async def take(self, tenant: str, quota: Quota) -> float | None:
-        """Count."""
-        arguments = (self.quota_key(tenant), quota.requests, _ms(quota.window_s), _ms(quota.window_s + BEYOND_S))
-        (left_ms,) = await self._connection.call([Call(TAKE, arguments)])
+        """Count; and lose no count: what is left of a window whose count Redis has lost is not given to anybody."""
+        seen_began, seen_used = self._seen.get(tenant, (0, 0))
+        keep_ms = _ms(quota.window_s + BEYOND_S)
+        arguments = (self.quota_key(tenant), quota.requests, _ms(quota.window_s), keep_ms, seen_began, seen_used)
+        ((left_ms, began, used, lost),) = await self._connection.call([Call(TAKE, arguments)])
+        # Answers to several loops may come in any order.
+        self._seen[tenant] = max(self._seen.get(tenant, (0, 0)), (int(began), int(used)))
+        if lost:
+            log.error("Redis has lost the count of a quota: none of it until its window turns", tenant=tenant)
         return None if int(left_ms) < 0 else (int(left_ms) + 1) / 1000
 
 

@@ -173,6 +173,35 @@ async def test_a_quota_is_whole_again_when_its_window_turns_and_not_before(books
 
 @pytest.mark.asyncio
 @pytest.mark.real
+async def test_nothing_is_left_of_a_window_whose_count_redis_has_lost(redis_url: str) -> None:
+    prefix, quota = f"t{uuid.uuid4().hex[:10]}", Quota(requests=50, window_s=DAY)
+    async with connected(redis_url, prefix) as one, connected(redis_url, prefix) as two:
+        books = RedisLimits(one, prefix), RedisLimits(two, prefix)
+        for n in range(20):
+            assert await books[n % 2].take("acme", quota) is None
+        assert await books[0].take("rich", quota) is None
+        await one.run([("DEL", books[0].quota_key("acme"))])
+
+        answers = await asyncio.gather(*(books[n % 2].take("acme", quota) for n in range(20)))
+        assert None not in answers, "what others have taken is known to nobody"
+        assert await books[1].take("rich", quota) is None, "the other tenant's count is there"
+        await one.run([("HSET", books[0].quota_key("acme"), "began", "0")])
+        assert await books[1].take("acme", quota) is not None, "the window began earlier than one that was seen"
+        assert await RedisLimits(two, prefix).take("acme", quota) is not None
+
+        # The next window is whole again.
+        await one.run([("DEL", books[0].quota_key("short"))])
+        short = Quota(requests=3, window_s=1.0)
+        assert await books[0].take("short", short) is None
+        await one.run([("DEL", books[0].quota_key("short"))])
+        end = time.monotonic() + 5
+        while (left_s := await books[0].take("short", short)) is not None:
+            assert time.monotonic() < end
+            await asyncio.sleep(left_s)
+
+
+@pytest.mark.asyncio
+@pytest.mark.real
 async def test_what_is_kept_in_redis_ends_by_itself(redis_url: str) -> None:
     prefix = f"t{uuid.uuid4().hex[:10]}"
     async with connected(redis_url, prefix) as connection:
