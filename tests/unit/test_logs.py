@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,21 +25,6 @@ class Terminal(io.StringIO):
 class Broken(io.StringIO):
     def write(self, _text: str) -> int:
         raise OSError(errno.EPIPE, "reader is gone")
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    # A command that ran in this process before has quietened everything.
-    logging.disable(logging.NOTSET)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(False)
-    for name in ("httpx", "httpcore", "aiohttp.access", "aiokafka"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    structlog.reset_defaults()
 
 
 def configured(
