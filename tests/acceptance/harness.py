@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -25,11 +24,12 @@ from standardwebhooks.webhooks import Webhook
 
 from supervisor.demo.scripted import ScriptedServer
 from supervisor.demo.seen import Seen
+from tests.acceptance.forking import Running, spawn
+from tests.services import TEST_IS_LONG
 
 KEY = base64.b64encode(b"a key of thirty-two bytes, sharp").decode()
 SECRET = f"whsec_{KEY}"
 READY_S = 40.0
-COMMAND = (sys.executable, "-m", "supervisor")
 
 
 def free_port() -> int:
@@ -74,7 +74,7 @@ class DeadLetter:
 class Worker:
     """One `delivery run` process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int, log: Path) -> None:
+    def __init__(self, process: Running, port: int, log: Path) -> None:
         self.process = process
         self.port = port
         self.log = log
@@ -168,6 +168,8 @@ class System:
             "DELIVERY_DEFAULTS__ALLOW_NETWORKS": "127.0.0.0/8",
         }
         self.workers: list[Worker] = []
+        self.forks = not TEST_IS_LONG
+        self._commands = 0
         self._admin: AIOKafkaAdminClient | None = None
         self._producer: AIOKafkaProducer | None = None
 
@@ -316,8 +318,7 @@ class System:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("DELIVERY_")}
         environ |= self.settings | {"DELIVERY_HTTP__LISTEN": f"127.0.0.1:{port}"} | settings
         log = self.folder / f"worker-{len(self.workers)}.log"
-        with log.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(*COMMAND, "run", env=environ, stdout=out, stderr=out)
+        process = await spawn(["run"], environ, log, log, fork=self.forks)
         worker = Worker(process, port, log)
         self.workers.append(worker)
         return worker
@@ -346,12 +347,11 @@ class System:
         """Run another `delivery` command to its end: exit status, stdout, stderr."""
         environ = {k: v for k, v in os.environ.items() if not k.startswith("DELIVERY_")}
         environ |= self.settings | settings
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "supervisor", *arguments, env=environ,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        out, error = await asyncio.wait_for(process.communicate(), 60)
-        return process.returncode or 0, out.decode(), error.decode()
+        self._commands += 1
+        out, error = (self.folder / f"command-{self._commands}.{name}" for name in ("out", "err"))
+        process = await spawn(arguments, environ, out, error, fork=self.forks)
+        status = await asyncio.wait_for(process.wait(), 60)
+        return status, out.read_text(), error.read_text()
 
 
 def verified(seen: Seen) -> None:

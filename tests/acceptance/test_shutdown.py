@@ -17,6 +17,12 @@ KILLED_EVENTS = 20_000 if TEST_IS_LONG else 8_000
 ENDPOINTS = 10
 
 
+@pytest.fixture(autouse=True)
+def _started_anew(system: System) -> None:
+    """How a process ends is tested with one that was started as users start it."""
+    system.forks = False
+
+
 async def _in_the_middle(system: System, round_trip_s: float) -> tuple[list[str], list[list[str]], Worker]:
     """Paths, what was sent to each, and a worker that has delivered a third of it."""
     topic = system.source("orders")
