@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Sequ
 
 from aiokafka.errors import KafkaError
 
-from supervisor.demo.scripts import HANG, Act, Asked, Script, after, reply
+from supervisor.demo.scripts import HANG, Act, Asked, Script, after, always, reply
 from supervisor.demo.seen import Seen
 from tests.acceptance.harness import System, Worker, until
 
@@ -239,7 +239,12 @@ class Load:
             await self.system.server.arrived(path, each, timeout_s)
 
     async def arrived(self, timeout_s: float = 120.0) -> None:
-        """Wait until every event came; fails with what is missing, by endpoint."""
+        """Let the endpoints answer at once, and wait until every event came; fails with what is missing, by endpoint.
+
+        What is measured has been measured by then, and waiting for what is left would be most of a test.
+        """
+        for path in self.paths:
+            self.system.server.script(path, always(204))
 
         def missing() -> dict[str, int]:
             return {path: n for path, ids in self.sent.items() if (n := len(ids) - len(self.system.server.ids(path)))}

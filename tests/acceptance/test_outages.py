@@ -19,7 +19,7 @@ from tests.acceptance.harness import System, until
 from tests.services import TEST_IS_LONG, Service
 
 OUTAGE_S = 30.0 if TEST_IS_LONG else 8.0
-CALM_S = 10.0
+CALM_S = 10.0 if TEST_IS_LONG else 6.0
 ROUND_TRIP_S = 0.05
 
 
@@ -81,7 +81,7 @@ class _Beside:
         """Everything is delivered to, until the body ends; then all of it has to arrive."""
         await self.load.create()
         await self.system.create(self.bad)
-        async with self.load.flowing(ahead=400):
+        async with self.load.flowing(ahead=200):
             await self.cluster.run(3)
             self.ids = await self.system.produce(self.bad, [b"{}"] * 200)
             await self.load.steady()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.forking import CAN_FORK, spawn
+from tests.acceptance.harness import until
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="forks on Linux only")
 
@@ -50,11 +51,9 @@ async def test_a_signal_reaches_it_and_two_may_wait_for_its_end(
 ) -> None:
     log = tmp_path / "log"
     process = await spawn(["run"], environment(NOBODY_THERE), log, log, fork=True)
-    async with asyncio.timeout(40):
-        while "kafka" not in log.read_text().lower():
-            await asyncio.sleep(0.05)
-        assert process.returncode is None
-        process.send_signal(number)
-        assert await asyncio.gather(process.wait(), process.wait()) == [status, status]
+    await until(lambda: "kafka" in log.read_text().lower(), 40, "it looks for Kafka")
+    assert process.returncode is None
+    process.send_signal(number)
+    assert set(await asyncio.gather(process.wait(), process.wait())) == {status}
     process.kill()
     assert process.returncode == status
