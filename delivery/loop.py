@@ -72,13 +72,16 @@ class DeliveryLoop:
         tenure = self._tenure
         tenure.standing = tenure.standing if rest else started(tenure.standing)
         while True:
-            ordered = tenure.ordered(None if self._delivery is None else self._delivery.queued_ms)
-            step = decide.decide(tenure.standing, self._endpoint, self._around.clock.monotonic(), ordered)
+            step = self._next_step()
             ended = tenure.exit()
             if ended is None or not (tenure.lost or self._may_stop(step)):
                 ended = await self._carry_out(step)
             if ended is not None:
                 return ended
+
+    def _next_step(self) -> Step:
+        ordered = self._tenure.ordered(None if self._delivery is None else self._delivery.queued_ms)
+        return decide.decide(self._tenure.standing, self._endpoint, self._around.clock.monotonic(), ordered)
 
     async def _carry_out(self, step: Step) -> LoopExit | None:
         match step:
@@ -158,10 +161,13 @@ class DeliveryLoop:
         if not self._admission.use():
             halt = await self._admission.ask()
             return None if halt is None else await self._halt(halt)
-        await self._reserve(timeout_s)
-        if tenure.exit() is not None or not around.member.proven():
-            await self._recording.remember()
-            return None
+        if await self._reserve(timeout_s):
+            # That took time: the deadline may have come, or an order.
+            step = self._next_step()
+            if tenure.exit() is not None or not around.member.proven() or not isinstance(step, Send):
+                await self._recording.remember()
+                return None
+            timeout_s = step.timeout_s
         tenure.sending_since = around.clock.monotonic()
         try:
             with tenure.under_way(tenure.sending_since + timeout_s):
@@ -170,14 +176,19 @@ class DeliveryLoop:
             tenure.sending_since = None
         return None
 
-    async def _reserve(self, timeout_s: float) -> None:
-        """Write down what the request could bring, where a successor must not do without: never for a healthy one."""
+    async def _reserve(self, timeout_s: float) -> bool:
+        """Write down what the request could bring, where a successor must not do without: never for a healthy one.
+
+        True when something was written.
+        """
         tenure, clock = self._tenure, self._around.clock
         standing = reserved(tenure.standing, self._endpoint, clock.monotonic(), clock.wall(), timeout_s)
         if standing is None and self._in_hand().queue.offset < tenure.careful_to:
             standing = tenure.standing
-        if standing is not None:
-            await self._recording.record(standing)
+        if standing is None:
+            return False
+        await self._recording.record(standing)
+        return True
 
     async def _attempt(self, delivery: Delivery, timeout_s: float) -> None:
         tenure, around, endpoint = self._tenure, self._around, self._endpoint

@@ -105,8 +105,8 @@ def _attempt(standing: Standing, progress: Progress, endpoint: Endpoint, now: fl
     if progress.crashes >= backoff.attempts(endpoint.retry):
         # A record that our own code cannot deal with must not stop the endpoint for ever.
         return DeadLetter(reason=DeadLetterReason.UNSENDABLE)
-    ends_at = _ends_at(progress, endpoint)
     start_at = max(progress.next_at, standing.not_before)
+    ends_at = _ends_at(progress, endpoint, first_at=max(now, start_at))
     # Half-open: nothing starts at or after the end, and a wait that cannot fit is not begun.
     if ends_at is not None and max(now, start_at) >= ends_at:
         return DeadLetter(reason=DeadLetterReason.EXPIRED)
@@ -116,10 +116,11 @@ def _attempt(standing: Standing, progress: Progress, endpoint: Endpoint, now: fl
     return Send(timeout_s=timeout_s)
 
 
-def _ends_at(progress: Progress, endpoint: Endpoint) -> float | None:
+def _ends_at(progress: Progress, endpoint: Endpoint, first_at: float) -> float | None:
+    """When the record's time is over. `first_at` is its first dispatch, if there was none before."""
     ends = [] if progress.expires_at is None else [progress.expires_at]
-    if endpoint.deadline_s is not None and progress.first_at is not None:
-        ends.append(progress.first_at + endpoint.deadline_s)
+    if endpoint.deadline_s is not None:
+        ends.append((first_at if progress.first_at is None else progress.first_at) + endpoint.deadline_s)
     return min(ends, default=None)
 
 
@@ -188,7 +189,7 @@ def _retried(
             return _with(standing, progress, fate=Fate.HELD)
         return _with(_failed(standing, verdict), progress, fate=Fate.DEAD, reason=DeadLetterReason.EXHAUSTED)
     progress = dataclasses.replace(progress, waited_s=progress.waited_s + wait_s)
-    ends_at = _ends_at(progress, endpoint)
+    ends_at = _ends_at(progress, endpoint, first_at=attempted.started_at)
     if ends_at is not None and max(progress.next_at, standing.not_before) >= ends_at:
         return _with(_failed(standing, verdict), progress, fate=Fate.DEAD, reason=DeadLetterReason.EXPIRED)
     return dataclasses.replace(standing, in_hand=progress)

@@ -172,7 +172,7 @@ async def test_the_time_limit_of_an_attempt_ends_at_the_deadline() -> None:
     running = kit.start()
     await kit.until_settled(1)
     # The deadline counts from the first dispatch.
-    assert [request.timeout_s for request in kit.sender.sent] == [15.0, pytest.approx(9.8)]
+    assert [request.timeout_s for request in kit.sender.sent] == [10.0, pytest.approx(9.8)]
     kit.tenure.stop()
     await running
 

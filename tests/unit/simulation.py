@@ -50,13 +50,15 @@ def endpoint(**changes: Any) -> Endpoint:
     return dataclasses.replace(plain, **changes)
 
 
-def delivery(offset: int, *, queued_ms: int = int(WALL_S * 1000), **changes: Any) -> Delivery:
+def delivery(
+    offset: int, *, queued_ms: int = int(WALL_S * 1000), time_ms: int = int(WALL_S * 1000), **changes: Any
+) -> Delivery:
     """The queue's record at this offset."""
     event = Event(
         id=f"msg_{offset}",
         type=None,
         tenant=None,
-        time_ms=int(WALL_S * 1000),
+        time_ms=time_ms,
         source=Position(topic="orders", partition=0, offset=offset),
         content_type="application/json",
         key=None,
@@ -69,7 +71,7 @@ def delivery(offset: int, *, queued_ms: int = int(WALL_S * 1000), **changes: Any
 
 @dataclasses.dataclass(slots=True)
 class Life:
-    """What happened. Moments are monotonic."""
+    """What happened. Moments are monotonic; `timeouts` are those of `sends`, `waits` say until when."""
 
     endpoint: Endpoint
     standing: Standing = FRESH
@@ -78,6 +80,8 @@ class Life:
     in_hand: Delivery | None = None
     sends: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     timeouts: list[float] = dataclasses.field(default_factory=list)
+    waits: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    taken_at: list[float] = dataclasses.field(default_factory=list)
     delivered: list[int] = dataclasses.field(default_factory=list)
     dead: list[tuple[int, DeadLetterReason]] = dataclasses.field(default_factory=list)
     halts: list[tuple[HaltReason, float, float]] = dataclasses.field(default_factory=list)
@@ -111,11 +115,13 @@ class Life:
     def _other(self, step: Next | WaitUntil | Complete | DeadLetter) -> None:
         match step:
             case Next():
-                self.in_hand = delivery(self.offset)
                 wall_s = WALL_S + self.now - BEGIN
+                self.in_hand = delivery(self.offset, time_ms=int(wall_s * 1000))
+                self.taken_at.append(self.now)
                 self.standing = decide.take(self.standing, self.in_hand, self.endpoint, self.now, wall_s)
             case WaitUntil(at=at):
                 assert at > self.now
+                self.waits.append((self.offset, at))
                 self.now = at
             case Complete():
                 self.delivered.append(self.offset)
@@ -123,6 +129,10 @@ class Life:
             case DeadLetter(reason=reason):
                 self.standing = decide.dead(self.standing, reason)
                 self.dead.append((self.offset, reason))
+                if reason is DeadLetterReason.EXPIRED and (not self.sends or self.sends[-1][0] != self.offset):
+                    # While the endpoint wants to be left alone, events that cannot wait so long end at once: the next
+                    # of them comes a minute later.
+                    self.now += 60.0
                 self._done()
 
     def _done(self) -> None:
@@ -133,7 +143,7 @@ class Life:
         verdict = next(script)
         if not isinstance(verdict, OurFault | Unsendable):
             self.sends.append((self.offset, self.now))
-        self.timeouts.append(step.timeout_s)
+            self.timeouts.append(step.timeout_s)
         started_at, self.now = self.now, self.now + self.takes_s
         attempted = Attempted(
             started_at=started_at,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -109,7 +110,10 @@ def test_a_wait_that_cannot_fit_before_the_deadline_is_not_begun() -> None:
 
 
 def test_a_deadline_counts_from_the_first_dispatch_and_not_before() -> None:
-    assert decide(Standing(in_hand=open_progress()), endpoint(deadline_s=1.0), 1e9) == Send(timeout_s=15.0)
+    assert decide(Standing(in_hand=open_progress()), endpoint(deadline_s=64.0), 1e9) == Send(timeout_s=15.0)
+    assert decide(Standing(in_hand=open_progress()), endpoint(deadline_s=1.0), 1e9) == Send(timeout_s=1.0)
+    waiting = Standing(in_hand=open_progress(), not_before=2e9)
+    assert decide(waiting, endpoint(deadline_s=1.0), 1e9) == WaitUntil(at=2e9)
 
 
 def test_the_maximal_age_counts_from_the_events_time() -> None:
@@ -412,6 +416,7 @@ def any_endpoint() -> st.SearchStrategy[object]:
         on_exhausted=st.sampled_from(OnExhausted),
         hold_max_s=st.floats(1.0, 1000.0),
         deadline_s=st.one_of(st.none(), st.floats(0.1, 500.0)),
+        max_age_s=st.one_of(st.none(), st.floats(0.1, 5000.0)),
         retry=st.builds(
             RetryLimits,
             max_attempts=st.integers(1, 6),
@@ -459,16 +464,36 @@ def test_no_request_comes_sooner_than_the_endpoint_asked(verdicts: list[Verdict]
 
 
 @given(any_endpoint(), st.lists(any_verdict(), max_size=60), st.integers())
-def test_no_attempt_starts_at_or_after_its_deadline_or_lasts_past_it(
-    of: object, verdicts: list[Verdict], seed: int
-) -> None:
+def test_no_attempt_starts_at_or_after_an_end_or_lasts_past_it(of: object, verdicts: list[Verdict], seed: int) -> None:
     life = lived(of, verdicts, seed)
-    deadline_s = life.endpoint.deadline_s
     assert all(0 < timeout_s <= life.endpoint.timeout_s for timeout_s in life.timeouts)
-    if deadline_s is not None:
-        for _, sends in itertools.groupby(life.sends, key=lambda send: send[0]):
-            times = [at for _, at in sends]
-            assert all(at < times[0] + deadline_s for at in times)
+    attempts = zip(life.sends, life.timeouts, strict=True)
+    for offset, group in itertools.groupby(attempts, key=lambda attempt: attempt[0][0]):
+        times = [(at, timeout_s) for (_, at), timeout_s in group]
+        end = _end(life, offset, times[0][0])
+        assert all(at < end for at, _ in times), f"record {offset}"
+        # Differences of floating-point moments.
+        assert all(at + timeout_s <= end + 1e-6 for at, timeout_s in times), f"record {offset}"
+
+
+@given(any_endpoint(), st.lists(any_verdict(), max_size=60), st.integers())
+def test_no_wait_is_begun_that_would_last_to_an_end(of: object, verdicts: list[Verdict], seed: int) -> None:
+    life = lived(of, verdicts, seed)
+    first_at: dict[int, float] = {}
+    for offset, at in life.sends:
+        first_at.setdefault(offset, at)
+    for offset, until_at in life.waits:
+        assert until_at < _end(life, offset, first_at.get(offset, math.inf)), f"record {offset}"
+
+
+def _end(life: Life, offset: int, first_at: float) -> float:
+    """The earlier of a record's deadline and of its maximal age; each event here is made when it is taken."""
+    deadline_s, max_age_s = life.endpoint.deadline_s, life.endpoint.max_age_s
+    return min(
+        math.inf if deadline_s is None else first_at + deadline_s,
+        # Of Unix times a floating-point number keeps less than a microsecond.
+        math.inf if max_age_s is None else life.taken_at[offset] + max_age_s + 1e-6,
+    )
 
 
 @given(st.lists(st.sampled_from([P, Rejected(status=400)]), min_size=1, max_size=100), st.integers())
