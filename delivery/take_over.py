@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from delivery.model import Endpoint, HaltReason, Partition
-from delivery.policy.handing_over import inherited, start_offset, unknown
+from delivery.policy.handing_over import inherited, may_have_been_sent, start_offset, unknown
 from delivery.policy.notes import Note
 from delivery.policy.orders import Orders, ResumeFrom, resume_from
 from delivery.policy.standing import FRESH
@@ -198,7 +198,7 @@ class Takeover:
             # An attempt before this one was not proven.
             self._reader.close(tenure.mailbox)
         tenure.standing, tenure.recorded = standing, FRESH if taken.standing == FRESH else taken.standing
-        tenure.suspect = not taken.clean
+        tenure.suspect = not taken.clean and may_have_been_sent(taken.standing, self._clock.monotonic())
         tenure.careful_to = -1 if taken.clean else start + SUSPECT_OFFSETS
         tenure.settled_to = start
         tenure.mailbox = self._reader.open(tenure.partition, start)

@@ -56,6 +56,18 @@ def unknown(standing: Standing, now: float, wall_s: float) -> Standing:
     )
 
 
+def may_have_been_sent(standing: Standing, now: float) -> bool:
+    """Whether an owner that did not let go can have been sending its first record, by what it had written down.
+
+    A record that waits, for its next attempt or for the end of a halt, is not what ended that worker, however often
+    workers end meanwhile. The halt that is reserved before the request which could be the last of a streak is none yet.
+    """
+    next_at = standing.not_before if standing.in_hand is None else max(standing.not_before, standing.in_hand.next_at)
+    if standing.halt is not None and standing.halt is not HaltReason.REJECTIONS:
+        next_at = max(next_at, standing.due_at or 0.0)
+    return next_at <= now
+
+
 def suspected(standing: Standing) -> Standing:
     """The record in hand is the first after an owner that did not let go: it may be what ended that worker."""
     progress = standing.in_hand

@@ -271,6 +271,21 @@ async def test_a_former_owner_that_is_dead_is_not_waited_for_and_its_first_recor
 
 
 @in_virtual_time
+async def test_a_record_that_was_held_when_its_owner_died_is_not_suspected_of_it() -> None:
+    ledger = Elsewhere()
+    former = (await ledger.take_over([A.topic]))[A.topic]
+    now = asyncio.get_running_loop().time()
+    held = Standing(halt=HaltReason.HOLD, due_at=now + 60.0, in_hand=Progress(offset=5, event_id="msg_5", requests=6))
+    await ledger.record(A.topic, former.token, held)
+    async with running(ledger) as kit:
+        kit.member.offsets = {A: 5}
+        kit.member.assign(A)
+        await time_passes(0.01)
+        assert kit.owned() == {A: 5}
+        assert (kit.ready[0].suspect, kit.ready[0].careful_to) == (False, 261)
+
+
+@in_virtual_time
 async def test_a_request_in_hand_is_waited_for_until_its_outcome_is_there() -> None:
     ledger = Elsewhere()
     former = (await ledger.take_over([A.topic]))[A.topic]

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from delivery.model import HaltLimits, HaltReason
-from delivery.policy.handing_over import inherited, reserved, start_offset, suspected, unknown
+from delivery.policy.handing_over import inherited, may_have_been_sent, reserved, start_offset, suspected, unknown
 from delivery.policy.standing import FRESH, Fate, Progress, Standing
 from tests.fakes import endpoint
 
@@ -72,6 +72,24 @@ def test_only_a_record_that_may_still_be_sent_is_suspected() -> None:
     dead = dataclasses.replace(MIDDLE, in_hand=Progress(offset=1, event_id="m", fate=Fate.DEAD))
     assert suspected(dead) == dead
     assert suspected(FRESH) == FRESH
+
+
+@pytest.mark.parametrize(
+    ("standing", "sent"),
+    [
+        pytest.param(FRESH, True, id="nothing is written down of a first attempt"),
+        pytest.param(Standing(in_hand=Progress(offset=1, event_id="m", next_at=100.0)), True, id="due now"),
+        pytest.param(Standing(in_hand=Progress(offset=1, event_id="m", next_at=100.1)), False, id="waits for its turn"),
+        pytest.param(Standing(not_before=100.1), False, id="the endpoint had asked for a wait"),
+        pytest.param(Standing(halt=HaltReason.HOLD, due_at=100.1), False, id="held"),
+        pytest.param(Standing(halt=HaltReason.CRASHED, due_at=100.1), False, id="crashed, and counted for it"),
+        pytest.param(Standing(halt=HaltReason.HOLD, due_at=99.9), True, id="held until just now"),
+        pytest.param(Standing(halt=HaltReason.REJECTIONS, due_at=100.1), True, id="perhaps only reserved"),
+        pytest.param(Standing(halt=HaltReason.PAUSED), True, id="perhaps resumed"),
+    ],
+)
+def test_a_record_that_was_waiting_when_its_worker_died_was_not_being_sent(standing: Standing, sent: bool) -> None:
+    assert may_have_been_sent(standing, 100.0) is sent
 
 
 def test_a_healthy_endpoint_has_nothing_reserved() -> None:
