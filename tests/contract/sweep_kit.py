@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from delivery.adapters.memory_limits import MemoryLimits
 from delivery.loop import DeliveryLoop
-from delivery.model import Partition
+from delivery.model import Endpoint, Partition
 from delivery.policy.request import RequestMaker
 from delivery.policy.standing import Standing
 from delivery.settle import CommitPump, Settle
@@ -46,6 +46,7 @@ class SweepKit:
         self.ledger = RecordingLedger()
         self.meter = RecordingMeter()
         self.pump = CommitPump(self.member, 0.1)
+        self.tenures: dict[str, Tenure] = {}
         self.loops_made = 0
         self.sweep = Sweep(
             sweep_s=sweep_s,
@@ -76,15 +77,22 @@ class SweepKit:
         )
         return DeliveryLoop(tenure, RequestMaker(tenure.endpoint, "0"), surroundings)
 
-    async def own(self, name: str = "billing", count: int = 50, standing: Standing | None = None) -> Tenure:
-        """Take a queue over and tell the sweep."""
+    async def own(
+        self,
+        name: str = "billing",
+        count: int = 50,
+        standing: Standing | None = None,
+        of: Endpoint | None = None,
+        offset: int = 0,
+    ) -> Tenure:
+        """Take a queue over, from `offset` on, and tell the sweep."""
         partition = Partition(f"p.acme.{name}.queue", 0)
         if partition not in self.reader.logs:
             self.reader.add(*(queued(offset, queue=partition.topic) for offset in range(count)))
-        tenure = Tenure(partition, endpoint(name))
+        tenure = self.tenures[name] = Tenure(partition, of or endpoint(name))
         taken = (await self.ledger.take_over([partition.topic]))[partition.topic]
         tenure.token, tenure.standing = taken.token, standing or taken.standing
-        tenure.mailbox = self.reader.open(partition, 0)
+        tenure.settled_to, tenure.mailbox = offset, self.reader.open(partition, offset)
         tenure.ready = True
         self.sweep.ready(tenure)
         return tenure

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from delivery.model import Answer, DeadLetterReason, HaltReason, Reply
+from delivery.model import Answer, DeadLetterReason, HaltReason, OnExhausted, Rate, Reply, SharedLimits
 from delivery.policy.orders import Order
 from delivery.ports import ControlUnwritable, DeadLetterUnwritable
 from supervisor.view import LoopStateName
 from tests.contract.sweep_kit import SweepKit
-from tests.fakes import queued
+from tests.fakes import endpoint, queued
 from tests.virtual_time import in_virtual_time, others, time_passes
 
 OK, NOT_FOUND, GONE, BUSY = (Answer(status=status) for status in (204, 404, 410, 503))
@@ -138,6 +138,36 @@ async def test_a_record_that_waits_for_its_next_attempt_is_cancelled_at_once_and
     assert kit.letters.headers()["dead-letter-attempts"] == "1"
     assert kit.sender.ids == ["msg_0", "msg_1", "msg_2"]
     assert tenure.settled_to == 3
+
+
+@in_virtual_time
+async def test_a_held_record_that_is_cancelled_never_wakes_and_the_next_waits_for_the_end_of_the_halt() -> None:
+    kit = SweepKit(*[BUSY] * 6, OK)
+    await kit.own(count=2, of=endpoint(on_exhausted=OnExhausted.HOLD))
+    await time_passes(7)
+    halted_at = kit.times()[-1]
+    assert (kit.state(), kit.shown().reason) == (LoopStateName.HALTED, HaltReason.HOLD)
+    kit.orders.give(BILLING, cancel_record=first(0))
+    await others()
+    assert reasons(kit) == [DeadLetterReason.CANCELLED]
+    assert kit.letters.headers()["dead-letter-attempts"] == "6"
+    await time_passes(60)
+    assert kit.sender.ids == ["msg_0"] * 6 + ["msg_1"]
+    assert kit.times()[-1] - halted_at == pytest.approx(10)
+
+
+@in_virtual_time
+async def test_a_record_that_waits_for_its_turn_in_a_rate_is_cancelled_at_once_and_its_turn_is_the_next_ones() -> None:
+    kit = SweepKit()
+    await kit.own(count=3, of=endpoint(shared=SharedLimits(rate=Rate(per_s=0.1, burst=1))))
+    await time_passes(1)
+    assert (kit.sender.ids, kit.state()) == (["msg_0"], LoopStateName.WAITING)
+    kit.orders.give(BILLING, cancel_record=first(1))
+    await others()
+    assert reasons(kit) == [DeadLetterReason.CANCELLED]
+    await time_passes(60)
+    assert kit.sender.ids == ["msg_0", "msg_2"]
+    assert kit.times()[1] - kit.times()[0] == pytest.approx(10)
 
 
 @in_virtual_time
