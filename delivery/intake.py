@@ -78,7 +78,7 @@ class Intake:
                 if self._member.epoch != seen or not any(tenure.lost for tenure in self.tenures.values()):
                     continue
             # A worker that was frozen and expelled is no owner of what it still holds, also of what it is given again.
-            lapsed = self._member.epoch != seen and self._member.lapsed()
+            lapsed = self._member.lapsed(seen)
             seen = self._member.epoch
             await self._follow(seen, lapsed=lapsed)
 

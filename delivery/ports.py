@@ -104,8 +104,8 @@ class Member(Protocol):
         """True when Kafka confirmed this membership recently enough for nobody else to own our partitions."""
         ...
 
-    def lapsed(self) -> bool:
-        """True when proof was missing at the latest assignment: what we held then may have been another's."""
+    def lapsed(self, seen_epoch: int) -> bool:
+        """True when what we held at `seen_epoch` may have been another's before one of the assignments since."""
         ...
 
     async def next_assignment(self, seen_epoch: int) -> None:
@@ -206,7 +206,7 @@ class TakenOver:
     """What an owner finds.
 
     `clean`: the former owner let go in order, or there was none. `former_lives`: it has not let go, and its worker
-    was seen alive within the last two seconds, so that it is worth waiting for. It had settled everything before the
+    was seen alive within the last five seconds, so that it is worth waiting for. It had settled everything before the
     offset `settled_to` when it let go, and knew Kafka to be at `committed_to`; None when nobody said. `in_hand` is a
     request of the former owner whose outcome is not there yet. `known` is False when the store was away and this is
     what the worker itself knew.

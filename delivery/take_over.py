@@ -228,7 +228,11 @@ class Takeover:
 
 
 def _may_begin(taken: TakenOver, late: bool) -> bool:
-    """`late`: a former owner that lives and does not let go has been waited for long enough."""
+    """`late`: a former owner that lives and does not let go has been waited for long enough.
+
+    So has a ledger that cannot say where that one stood: one that did not answer for a moment has it when it is back,
+    and without it nothing would be sent for ten seconds anyway.
+    """
     if taken.in_hand is not None:
         return False
-    return taken.clean or late or not taken.former_lives
+    return late or (taken.known and (taken.clean or not taken.former_lives))

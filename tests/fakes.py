@@ -78,7 +78,7 @@ class FakeMember:
         self.epoch = 1 if partitions else 0
         self.settled_in = bool(partitions)
         self.is_proven = True
-        self.has_lapsed = False
+        self._lapsed_in = 0
         self.offsets: dict[Partition, int] = {}
         self.commits: list[dict[Partition, int]] = []
         self.refusals: deque[Exception] = deque()
@@ -93,18 +93,20 @@ class FakeMember:
         """As set."""
         return self.is_proven
 
-    def lapsed(self) -> bool:
-        """As set."""
-        return self.has_lapsed
+    def lapsed(self, seen_epoch: int) -> bool:
+        """As `assign` was told."""
+        return self._lapsed_in > seen_epoch
 
     def revoke(self) -> None:
         """A rebalance has begun."""
         self.settled_in = False
 
-    def assign(self, *partitions: Partition) -> None:
-        """A rebalance has ended."""
+    def assign(self, *partitions: Partition, lapsed: bool = False) -> None:
+        """A rebalance has ended; `lapsed`, and others may have had everything meanwhile."""
         self.assigned = frozenset(partitions)
         self.epoch += 1
+        if lapsed:
+            self._lapsed_in = self.epoch
         self.settled_in = True
         self._changed.set()
 

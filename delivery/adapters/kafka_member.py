@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.group import SyncGroupRequest
 
 from delivery.adapters.kafka_assignor import FewMovesAssignor
 from delivery.adapters.kafka_connection import KafkaConnection
@@ -39,19 +41,23 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         self._assignor = FewMovesAssignor.for_one_member()
         self._topics: frozenset[str] = frozenset()
         self._proof = float("-inf")
+        # When the assignment that the group gave last was asked for.
+        self._synced = float("-inf")
+        # Who we were in the group when the latest assignment came, and in which generation.
+        self._membership: tuple[str, int] = ("", -1)
+        self._lapsed_in = 0
         self._changed = asyncio.Event()
         self.before_rebalance: Callable[[], Awaitable[None]] | None = None
         self.assigned: frozenset[Partition] = frozenset()
         self.epoch = 0
         self.settled_in = False
-        self._lapsed = False
 
     async def start(self) -> None:
         """Connect. The group is joined with the first `subscribe`."""
         self._assignor.leaving = False
         self._consumer = self._connection.member(self._group, self._assignor)
         await self._consumer.start()
-        self._watch_heartbeats(self._consumer)
+        self._watch(self._consumer)
 
     async def stop(self) -> None:
         """Leave the group, so that others take over at once."""
@@ -89,9 +95,9 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         """A heartbeat or commit was answered recently enough for the broker not to have expelled us since."""
         return self._clock.monotonic() - self._proof <= self._connection.proof_s
 
-    def lapsed(self) -> bool:
-        """Proof was missing when the latest assignment came."""
-        return self._lapsed
+    def lapsed(self, seen_epoch: int) -> bool:
+        """One of the assignments since then may have come after others had what we held."""
+        return self._lapsed_in > seen_epoch
 
     async def next_assignment(self, seen_epoch: int) -> None:
         """Wait until an assignment newer than `seen_epoch` is there."""
@@ -113,10 +119,12 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
             # A position saves the client a look-up; nothing is read, since the partition is paused.
             self._consumer.seek(partition, 0)
             self._consumer.pause(partition)
-        self._lapsed = not self.proven()
-        if not self._lapsed or self.epoch == 0:
-            # Else loops that have not heard yet would go on with what another had: the next heartbeat proves us.
-            self._proof = self._clock.monotonic()
+        if self._goes_on(self._consumer._coordinator) or self.proven() or self.epoch == 0:
+            # From when it was asked for, as with a commit.
+            self._proof = max(self._proof, self._synced)
+        else:
+            # Loops that have not heard yet would go on with what another had: the next heartbeat proves us.
+            self._lapsed_in = self.epoch + 1
         self.assigned = frozenset(Partition(p.topic, p.partition) for p in assigned)
         self.epoch += 1
         self.settled_in = True
@@ -163,10 +171,26 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
                     log.warning("group member", group=self._group, error=type(error).__name__)
                 await asyncio.sleep(POLL_S)
 
-    def _watch_heartbeats(self, consumer: AIOKafkaConsumer) -> None:
-        """Note when a heartbeat is answered: aiokafka tells nobody, and only an answer proves membership."""
+    def _goes_on(self, coordinator: Any) -> bool:
+        """This generation of the group is the next after the one in which we had our assignment, as the same member.
+
+        So nobody else had what we held, however long it took: with a dead member in the group, JoinGroup is answered
+        when that one's session ends, and nothing proves us meanwhile.
+        """
+        before, self._membership = self._membership, (coordinator.member_id, coordinator.generation)
+        return self._membership == (before[0], before[1] + 1)
+
+    def _watch(self, consumer: AIOKafkaConsumer) -> None:
+        """Note when the group answers us: aiokafka tells nobody, and only an answer proves membership."""
         coordinator = consumer._coordinator
-        heartbeat = coordinator._do_heartbeat
+        heartbeat, send = coordinator._do_heartbeat, coordinator._send_req
+
+        async def watched_send(request: Any) -> Any:
+            sent = self._clock.monotonic()
+            response = await send(request)
+            if isinstance(request, SyncGroupRequest) and response.error_code == 0:
+                self._synced = sent
+            return response
 
         async def watched() -> bool:
             sent = self._clock.monotonic()
@@ -175,4 +199,4 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
                 self._proof = max(self._proof, sent)
             return answered
 
-        coordinator._do_heartbeat = watched
+        coordinator._do_heartbeat, coordinator._send_req = watched, watched_send

@@ -1,6 +1,6 @@
 """The live board in Redis: who lives, by Redis' own clock, and how the endpoints stand.
 
-`{prefix}:{board}` has an entry for each worker, `{prefix}:{board}:<worker>` exists while the worker lives, and
+`{prefix}:{board}` has an entry for each worker, `{prefix}:{board}:<worker>` exists while the worker may live, and
 `{prefix}:{board}:states` has the last state of each endpoint. The braces around `board` are part of the keys: Redis
 Cluster keeps keys with the same text in braces together, as a script needs them.
 """
@@ -16,6 +16,9 @@ from delivery.adapters.redis_connection import RedisConnection
 from delivery.board import BoardSeen, EndpointState, Renewed, WorkerEntry
 
 LIVES_MS: Final = 2_000
+# So long after its last renewal a worker may only have been held up, and still say how far it came with the queues that
+# it lost. Less than Kafka's shortest session, so that after a worker has died nobody waits for it.
+MAY_LIVE_MS: Final = 5_000
 # Nobody renews it while no worker runs: the first one to start again clears up.
 KEPT_MS: Final = 7 * 86_400_000
 
@@ -35,7 +38,7 @@ if not was_there then joined_at = now end
 local head = string.format('{"expires_at":%.0f,"joined_at":%.0f,', now + lifetime, joined_at)
 redis.call('HSET', KEYS[1], ARGV[1], head .. string.sub(ARGV[2], 2))
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
-redis.call('SET', KEYS[2], ARGV[1], 'PX', lifetime)
+redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[5])
 local expired, living = {}, {}
 if now - joined_at >= lifetime then
   local all = redis.call('HGETALL', KEYS[1])
@@ -94,8 +97,9 @@ class RedisBoard:
     async def renew(self, entry: WorkerEntry) -> Renewed:
         """Say that the worker lives, and take the entries that have expired."""
         text = _text(dataclasses.asdict(entry))
+        keys = [self._index, self._alive(entry.worker)]
         was_there, expired, living = await self._evaluated(
-            _RENEW, [self._index, self._alive(entry.worker)], [entry.worker, text, LIVES_MS, KEPT_MS]
+            _RENEW, keys, [entry.worker, text, LIVES_MS, KEPT_MS, MAY_LIVE_MS]
         )
         return Renewed(expired=tuple(_entries(expired)), living=tuple(_entries(living)), was_there=bool(was_there))
 

@@ -25,8 +25,11 @@ log = structlog.get_logger(__name__)
 LIMIT_S: Final = 0.5
 # A time limit that strikes this late says that this process stood still, and nothing about Redis.
 LATE_S: Final = 0.1
-# Between two looks whether Redis is back; calls fail at once meanwhile.
+# Between two looks whether Redis is back; calls fail at once meanwhile. After a time that went well the first look is
+# soon: one late answer must not keep the next owner of a queue, who waits for two seconds, from being told.
 PROBE_S: Final = 1.0
+FIRST_PROBE_S: Final = 0.1
+WELL_S: Final = 10.0
 # Calls at once, each on a connection of its own: more would only wait in Redis, which does one thing at a time.
 MOST_CALLS: Final = 8
 
@@ -81,6 +84,7 @@ class RedisConnection:
         self._limit_s = limit_s
         self._slots = asyncio.Semaphore(MOST_CALLS)
         self._probing: asyncio.Task[None] | None = None
+        self._failed_at = float("-inf")
         self._stopped = False
         self.up = False
 
@@ -174,12 +178,16 @@ class RedisConnection:
             return
         log.warning("Redis is away", error=_text(error))
         self.up = False
-        self._probing = asyncio.create_task(self._look(), name="look for Redis")
+        now = asyncio.get_running_loop().time()
+        first_s = FIRST_PROBE_S if now - self._failed_at > WELL_S else PROBE_S
+        self._failed_at = now
+        self._probing = asyncio.create_task(self._look(first_s), name="look for Redis")
 
-    async def _look(self) -> None:
+    async def _look(self, pause_s: float) -> None:
         """Connections are made anew: after a failover the name may lead elsewhere, and the old one refuses writes."""
         while True:
-            await asyncio.sleep(PROBE_S)
+            await asyncio.sleep(pause_s)
+            pause_s = PROBE_S
             await self._close(idle=True)
             try:
                 (reply,) = await self._sent([self._probe()])

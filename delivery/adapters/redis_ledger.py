@@ -66,7 +66,7 @@ class RedisLedger:
         return f"{self._prefix}:queue:{{{queue}}}"
 
     def board_key(self, worker_id: str) -> str:
-        """What a living worker renews all the time."""
+        """What a worker renews all the time; it is gone five seconds after the last time."""
         return f"{self._prefix}:{{board}}:{worker_id}"
 
     async def take_over(self, queues: Collection[str]) -> dict[str, TakenOver]:

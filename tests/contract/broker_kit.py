@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
+from delivery.adapters.kafka_assignor import FewMovesAssignor
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.adapters.kafka_member import KafkaMember
 from delivery.adapters.kafka_producers import KafkaDeadLetters, KafkaLaneProducers
@@ -122,6 +123,19 @@ class Bed:
         member.subscribe([partition.topic for partition in partitions])
         await asyncio.wait_for(member.next_assignment(0), JOINED_S)
         return member
+
+    async def silent_member(self, group: str, *partitions: Partition) -> None:
+        """One that joins and then sends no heartbeat: for its group it is dead when its session ends."""
+        consumer = AIOKafkaConsumer(
+            *(partition.topic for partition in partitions),
+            **self.connection.options,
+            group_id=f"{self.prefix}.{group}",
+            session_timeout_ms=int(self.connection.session_timeout_s * 1000),
+            heartbeat_interval_ms=3_600_000,
+            partition_assignment_strategy=[FewMovesAssignor.for_one_member()],
+        )
+        self._started.append(consumer)
+        await consumer.start()
 
     async def _live(self, part: Living) -> None:
         await part.start()

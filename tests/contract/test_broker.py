@@ -6,6 +6,7 @@ What the embedded broker cannot do is excluded by name: whatever else fails ther
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -23,6 +24,7 @@ EMBEDDED_CANNOT = {
     "test_a_second_producer_of_a_lane_fences_the_first_and_aborts_what_it_left_open": "fence",
     "test_an_abort_frees_readers_of_what_a_dead_lane_left_open_and_fences_one_that_lives": "fence",
     "test_two_members_share_the_queues": "have two members in a group",
+    "test_a_member_that_waits_for_a_dead_ones_session_has_lost_nothing": "have two members in a group",
     "test_a_member_that_retires_has_nothing_when_the_others_have_everything": "have two members in a group",
     "test_settings_of_topics_are_described": "describe settings",
     "test_kg_12_asking_for_a_missing_topic_does_not_create_it": "look without creating",
@@ -269,6 +271,26 @@ async def test_two_members_share_the_queues(bed: Bed) -> None:
     await second.stop()
     await asyncio.wait_for(first.next_assignment(2), 10)
     assert first.assigned == queues
+
+
+@pytest.mark.asyncio
+async def test_a_member_that_waits_for_a_dead_ones_session_has_lost_nothing(bed: Bed) -> None:
+    queues = {await bed.topic(f"queue-{number}") for number in range(4)}
+    first = await bed.member("delivery", *queues)
+    # It joins, says nothing any more, and does not leave.
+    await bed.silent_member("delivery", *queues)
+    await asyncio.wait_for(first.next_assignment(1), 10)
+    began = time.monotonic()
+    was_proven = True
+    joining = asyncio.create_task(bed.member("delivery", *queues))
+    while not joining.done():
+        was_proven = first.proven()
+        await asyncio.sleep(0.01)
+    await asyncio.wait_for(first.next_assignment(2), 10)
+    assert time.monotonic() - began > bed.connection.proof_s
+    assert not was_proven, "nothing was answered meanwhile"
+    assert not first.lapsed(1), "but nobody had what it held"
+    assert first.proven()
 
 
 @pytest.mark.asyncio

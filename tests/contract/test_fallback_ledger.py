@@ -15,8 +15,8 @@ from delivery.ports import InHand, Ledger, LedgerAway, TakenOver, TokenRefused
 from tests.virtual_time import VirtualClock, in_virtual_time, time_passes
 
 QUEUE = "p.acme.billing.queue"
-# By then what was missed has been told, whenever in the second between two tries the shared ledger came back.
-TOLD_S = 2 * AGAIN_S + 0.1
+# By then what was missed has been told, whenever between two tries the shared ledger came back.
+TOLD_S = 2 * AGAIN_S + 0.5
 
 
 class Shared:

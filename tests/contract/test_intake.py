@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from delivery.adapters.memory_ledger import Entry, MemoryLedger
+from delivery.fallback_ledger import AGAIN_S, FallbackLedger
 from delivery.intake import Intake
 from delivery.model import HaltReason, Partition
 from delivery.policy.orders import Order, ResumeFrom
-from delivery.policy.standing import Fate, Progress, Standing
-from delivery.ports import CommitRefused, InHand, TakenOver
+from delivery.policy.standing import FRESH, Fate, Progress, Standing
+from delivery.ports import CommitRefused, InHand, Ledger, LedgerAway, TakenOver
 from delivery.settle import CommitPump
+from delivery.take_over import FORMER_S, RETRY_S
 from delivery.tenure import Tenure
 from tests.fakes import FakeMember, FakeOrders, FakeReader, RecordingMeter, endpoint, queued
 from tests.virtual_time import VirtualClock, in_virtual_time, time_passes
@@ -50,7 +52,7 @@ class Kit:
     reader: FakeReader
     notes: FakeOrders
     meter: RecordingMeter
-    ledger: MemoryLedger
+    ledger: Ledger
     intake: Intake
     pump: CommitPump
     ready: list[Tenure]
@@ -62,7 +64,7 @@ class Kit:
 
 
 @contextlib.asynccontextmanager
-async def running(shared: MemoryLedger | None = None) -> AsyncIterator[Kit]:
+async def running(shared: Ledger | None = None) -> AsyncIterator[Kit]:
     member, reader = Choosy(), FakeReader()
     ledger = shared or MemoryLedger(VirtualClock().monotonic)
     pump = CommitPump(member, 0.1)
@@ -117,8 +119,7 @@ async def test_after_a_lapse_everything_is_taken_over_anew() -> None:
     async with running() as kit:
         kit.member.assign(A)
         await time_passes(0.01)
-        kit.member.has_lapsed = True
-        kit.member.assign(A)
+        kit.member.assign(A, lapsed=True)
         await time_passes(0.01)
         assert [tenure.token for tenure in kit.ready] == [1, 2]
         assert kit.lost == kit.ready[:1]
@@ -229,6 +230,44 @@ class Elsewhere(MemoryLedger):
         return dataclasses.replace(taken, former_lives=self.lives and not taken.clean, known=self.known)
 
 
+class Interrupted(MemoryLedger):
+    """One worker's way to a store that is reached again when `away` is over."""
+
+    def __init__(self, store: MemoryLedger) -> None:
+        super().__init__(VirtualClock().monotonic)
+        self._entries = store._entries
+        self.away = False
+
+    def _taken(self, entry: Entry) -> TakenOver:
+        taken = super()._taken(entry)
+        return dataclasses.replace(taken, former_lives=not taken.clean)
+
+    async def claim(self, ages_s: Mapping[str, float]) -> dict[str, TakenOver]:
+        self._look()
+        return await super().claim(ages_s)
+
+    async def look(self, tokens: Mapping[str, int]) -> dict[str, TakenOver]:
+        self._look()
+        return await super().look(tokens)
+
+    async def release(self, *arguments: Any, **named: Any) -> None:
+        self._look()
+        await super().release(*arguments, **named)
+
+    def _look(self) -> None:
+        if self.away:
+            raise LedgerAway("away")
+
+
+@contextlib.asynccontextmanager
+async def told(ledger: FallbackLedger) -> AsyncIterator[None]:
+    """What the shared ledger missed is told to it."""
+    task = asyncio.create_task(ledger.run())
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+
+
 @in_virtual_time
 async def test_a_former_owner_that_lives_is_waited_for_until_it_lets_go() -> None:
     ledger = Elsewhere()
@@ -322,8 +361,30 @@ async def test_while_the_shared_state_is_away_a_new_queue_waits_ten_seconds() ->
     async with running(ledger) as kit:
         assigned_at = asyncio.get_running_loop().time()
         kit.member.assign(A)
-        await time_passes(0.01)
+        await time_passes(FORMER_S + 0.1)
         assert (kit.ready[0].standing.halt, kit.ready[0].standing.due_at) == (HaltReason.REDIS, assigned_at + 10.0)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("whose", ["the former owner's", "the next owner's"])
+async def test_a_moment_without_the_shared_state_while_a_queue_moves_repeats_nothing(whose: str) -> None:
+    store = MemoryLedger(VirtualClock().monotonic)
+    theirs, ours = Interrupted(store), Interrupted(store)
+    former = FallbackLedger(theirs, MemoryLedger(VirtualClock().monotonic))
+    ledger = FallbackLedger(ours, MemoryLedger(VirtualClock().monotonic))
+    async with told(former), told(ledger), running(ledger) as kit:
+        token = (await former.take_over([A.topic]))[A.topic].token
+        interrupted = theirs if whose == "the former owner's" else ours
+        interrupted.away = True
+        kit.member.offsets = {A: 3}
+        kit.member.assign(A)
+        await former.release(A.topic, token, 7, 3)
+        await time_passes(1.0)
+        assert kit.owned() == {}, "it is not known yet where the former owner stood"
+        interrupted.away = False
+        await time_passes(AGAIN_S + RETRY_S + 0.1)
+        assert kit.owned() == {A: 7}
+        assert kit.ready[0].standing == FRESH, "nor does it wait any longer"
 
 
 @in_virtual_time
@@ -429,8 +490,7 @@ async def test_a_queue_that_has_lost_its_offset_goes_on_where_an_operator_says(s
         assert kit.owned() == {A: offset}
         assert not kit.intake.tenures[A].offset_lost
         kit.member.offsets.clear()
-        kit.member.has_lapsed = True
-        kit.member.assign(A)
+        kit.member.assign(A, lapsed=True)
         await time_passes(60)
         assert kit.owned() == {}, "the answer was to the first loss"
 
@@ -466,7 +526,6 @@ async def test_after_a_lapse_nothing_goes_on_while_the_former_owners_are_told() 
     async with running(Slow(VirtualClock().monotonic)) as kit:
         kit.member.assign(A, B)
         await time_passes(0.01)
-        kit.member.has_lapsed = True
-        kit.member.assign(A)
+        kit.member.assign(A, lapsed=True)
         await time_passes(0.01)
         assert [tenure.lost for tenure in kit.ready] == [True, True], "also the one that is ours again"

@@ -31,7 +31,7 @@ from tests.services import Service
 pytestmark = pytest.mark.real
 
 PREFIX = f"t{uuid.uuid4().hex[:10]}"
-# One look a second finds Redis again, one try a second tells it what it missed; the rest is for a busy machine.
+# One look a second finds Redis again, the next try tells it what it missed; the rest is for a busy machine.
 BACK_S = 10.0
 # Two waits take twice the limit.
 ONCE_S = 1.9 * LIMIT_S
@@ -297,6 +297,24 @@ async def _timed(worker: Worker, queue: str, token: int) -> float:
     began = time.monotonic()
     await worker.ledger.record(queue, token, Standing(streak=1))
     return time.monotonic() - began
+
+
+@pytest.mark.asyncio
+async def test_one_answer_that_took_too_long_keeps_nobody_from_being_told_for_a_second(
+    own_redis: Service, worker: Worker, queue: str
+) -> None:
+    first = await worker.take(queue)
+    os.kill(own_redis.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        await worker.ledger.release(queue, first.token, 7, 3)
+        assert time.monotonic() - began > LIMIT_S / 2
+    finally:
+        os.kill(own_redis.pid, signal.SIGCONT)
+    began = time.monotonic()
+    while await worker.raw.hget(worker.shared.key(queue), "released") != str(first.token):
+        assert time.monotonic() - began < 1.0, "the next owner waits for two"
+        await asyncio.sleep(0.02)
 
 
 @pytest.mark.asyncio
