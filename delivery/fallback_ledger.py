@@ -205,20 +205,28 @@ class FallbackLedger:
         return True
 
     async def release(
-        self, queue: str, token: int, settled_to: int, committed_to: int, in_hand: InHand | None = None
+        self,
+        queue: str,
+        token: int,
+        settled_to: int,
+        committed_to: int,
+        in_hand: InHand | None = None,
+        standing: Standing | None = None,
     ) -> None:
         """Let go in order, later if need be."""
         use = self._in_use({queue: token}).get(queue)
         if use is None:
             return
-        await self._own.release(queue, use.own, settled_to, committed_to, in_hand)
+        await self._own.release(queue, use.own, settled_to, committed_to, in_hand, standing)
         if not use.untold and use.shared is not None:
             try:
-                await self._shared.release(queue, use.shared, settled_to, committed_to, in_hand)
+                await self._shared.release(queue, use.shared, settled_to, committed_to, in_hand, standing)
             except LedgerAway as error:
                 self._is_away(error)
             else:
                 return
+        if standing is not None:
+            use.keep(standing)
         use.release = _Release.of(settled_to, committed_to, in_hand)
         self._untold.set()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import structlog
 
 from delivery.model import Endpoint, Partition
+from delivery.policy.standing import Standing
 from delivery.ports import Clock, InHand, Ledger, Member, Meter, Reader
 from delivery.settle import CommitPump
 from delivery.take_over import QueueNotes, Takeover
@@ -125,19 +127,19 @@ class Intake:
                 self._reader.close(tenure.mailbox)
             if tenure.ready:
                 self._on_lost(tenure)
-                releases.append((tenure, tenure.settled_to, committed_to, self._in_hand(tenure)))
+                releases.append((tenure, tenure.settled_to, committed_to, self._in_hand(tenure), _untold(tenure)))
             elif tenure.taken is not None and tenure.taken.clean:
                 # Nothing was sent: the next owner finds what we found.
                 found = tenure.taken
-                releases.append((tenure, _or_none(found.settled_to), _or_none(found.committed_to), None))
+                releases.append((tenure, _or_none(found.settled_to), _or_none(found.committed_to), None, None))
         await self._release(releases)
 
-    async def _release(self, releases: Iterable[tuple[Tenure, int, int, InHand | None]]) -> None:
+    async def _release(self, releases: Iterable[tuple[Tenure, int, int, InHand | None, Standing | None]]) -> None:
         limit = asyncio.Semaphore(RELEASES_AT_ONCE)
 
-        async def release(tenure: Tenure, settled_to: int, committed_to: int, in_hand: InHand | None) -> None:
+        async def release(tenure: Tenure, *stood: Any) -> None:
             async with limit:
-                await self._ledger.release(tenure.partition.topic, tenure.token, settled_to, committed_to, in_hand)
+                await self._ledger.release(tenure.partition.topic, tenure.token, *stood)
                 tenure.released()
 
         await asyncio.gather(*(release(*one) for one in releases))
@@ -179,6 +181,14 @@ class Intake:
                 tenure.stop()
                 waiting = True
         return waiting
+
+
+def _untold(tenure: Tenure) -> Standing | None:
+    """What is true of an endpoint while something is being written of it with nothing under way.
+
+    What was reserved for a request that is not sent any more, or the streak that a delivery has just ended, would stay.
+    """
+    return tenure.standing if tenure.writing and tenure.busy_until is None else None
 
 
 def _or_none(offset: int | None) -> int:

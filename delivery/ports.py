@@ -248,12 +248,18 @@ class Ledger(Protocol):
         ...
 
     async def release(
-        self, queue: str, token: int, settled_to: int, committed_to: int, in_hand: InHand | None = None
+        self,
+        queue: str,
+        token: int,
+        settled_to: int,
+        committed_to: int,
+        in_hand: InHand | None = None,
+        standing: Standing | None = None,
     ) -> None:
-        """Let go in order.
+        """Let go in order. Afterwards only the outcome of `in_hand` may be recorded.
 
         Everything before the offset `settled_to` is settled, and everything before `committed_to` known to be
-        committed; `in_hand` is still under way.
+        committed; `in_hand` is still under way. `standing` replaces what was recorded, or is still on its way.
         """
         ...
 

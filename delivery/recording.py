@@ -40,7 +40,10 @@ class Recording:
         """This standing, whatever was written last."""
         # The very object, since that is what is looked for after every delivery.
         self._tenure.recorded = FRESH if standing == FRESH else standing
+        self._tenure.writing = True
         try:
             await self._ledger.record(self._tenure.partition.topic, self._tenure.token, standing)
         except TokenRefused:
             self._tenure.lose()
+        finally:
+            self._tenure.writing = False

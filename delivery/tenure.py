@@ -31,6 +31,8 @@ class Tenure:
         self.standing: Standing = FRESH
         # What the ledger holds, as far as this owner knows.
         self.recorded: Standing = FRESH
+        # It is being told something: whether that arrives before the queue is another's is not known.
+        self.writing = False
         self.orders: Orders = NO_ORDERS
         self.mailbox: Mailbox | None = None
         self.ready = False

@@ -76,7 +76,7 @@ class MemoryLedger:
         """Keep it, unless a later owner has drawn a token and was not told to wait for this."""
         entry = self._entry(queue)
         is_outcome = entry.handing_over is not None and entry.handing_over[0] == token
-        if entry.token != token and not is_outcome:
+        if (entry.token != token or entry.released >= token) and not is_outcome:
             raise TokenRefused(queue)
         if entry.token == token:
             entry.begun = token
@@ -85,14 +85,24 @@ class MemoryLedger:
         entry.standing = standing
 
     async def release(
-        self, queue: str, token: int, settled_to: int, committed_to: int, in_hand: InHand | None = None
+        self,
+        queue: str,
+        token: int,
+        settled_to: int,
+        committed_to: int,
+        in_hand: InHand | None = None,
+        standing: Standing | None = None,
     ) -> None:
         """Note where this owner stood: more than Kafka has, when the queue was lost before the last commit."""
         entry = self._entry(queue)
         if token <= entry.released or token > entry.token:
             return
         entry.released, entry.settled_to, entry.committed_to = token, settled_to, committed_to
-        if in_hand is not None and entry.begun <= token:
+        if entry.begun > token:
+            return
+        if standing is not None:
+            entry.standing = standing
+        if in_hand is not None:
             entry.handing_over = (token, in_hand.offset, self._monotonic() + in_hand.ends_in_s)
 
     def _entry(self, queue: str) -> Entry:

@@ -103,24 +103,37 @@ class RedisLedger:
 
     async def record(self, queue: str, token: int, standing: Standing) -> None:
         """Keep it for as long as it can mean something. Raises TokenRefused, LedgerAway."""
-        now = self._clock.monotonic()
-        text = "" if standing == FRESH else encode(standing, now)
-        kept_s = max(KEPT_S, longest_wait_s(standing, now) + BEYOND_WAIT_S)
-        call = self._call(RECORD, queue, self._worker_id, token, text, uuid.uuid4().hex, round(kept_s * 1000))
+        text, kept_ms = self._text(standing)
+        call = self._call(RECORD, queue, self._worker_id, token, text, uuid.uuid4().hex, kept_ms)
         (accepted,) = await self._connection.call([call])
         if not accepted:
             raise TokenRefused(queue)
 
     async def release(
-        self, queue: str, token: int, settled_to: int, committed_to: int, in_hand: InHand | None = None
+        self,
+        queue: str,
+        token: int,
+        settled_to: int,
+        committed_to: int,
+        in_hand: InHand | None = None,
+        standing: Standing | None = None,
     ) -> None:
         """Note where this owner stood."""
         under_way: tuple[str | int, str | int] = ("", "")
         if in_hand is not None:
             under_way = (in_hand.offset, max(0, round(in_hand.ends_in_s * 1000)))
         kept_ms = round(KEPT_S * 1000)
-        call = self._call(RELEASE, queue, self._worker_id, token, settled_to, committed_to, *under_way, kept_ms)
+        stands = () if standing is None else self._text(standing)
+        call = self._call(
+            RELEASE, queue, self._worker_id, token, settled_to, committed_to, *under_way, kept_ms, *stands
+        )
         await self._connection.call([call])
+
+    def _text(self, standing: Standing) -> tuple[str, int]:
+        """How it is stored, and for how many milliseconds it can mean something."""
+        now = self._clock.monotonic()
+        kept_s = max(KEPT_S, longest_wait_s(standing, now) + BEYOND_WAIT_S)
+        return "" if standing == FRESH else encode(standing, now), round(kept_s * 1000)
 
     def _call(self, script: Script, queue: str, *arguments: str | int) -> Call:
         return Call(script, (self.key(queue), *arguments))

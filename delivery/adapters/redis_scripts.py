@@ -33,6 +33,15 @@ local function keep(ms)
   local left = redis.call('PTTL', key)
   if left >= 0 and left < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
 end
+-- How the endpoint stands: a text, and for how many ms it may mean something; no text says that it is well.
+local function stand(text, ms)
+  if text == '' then
+    redis.call('HDEL', key, 'standing', 'standing_at', 'means_until')
+  else
+    local means_until = number(now + tonumber(ms))
+    redis.call('HSET', key, 'standing', text, 'standing_at', number(now), 'means_until', means_until)
+  end
+end
 -- As adapters/redis_ledger.py takes it apart.
 local function told(given)
   local h = redis.call('HMGET', key, 'token', 'former', 'released', 'settled_to', 'standing', 'standing_at',
@@ -86,7 +95,8 @@ return told(ARGV[1])
 RECORD: Final = _script("""
 local hand = redis.call('HGET', key, 'hand_token')
 local latest = is_latest(ARGV[1], ARGV[2])
-if not latest and hand ~= ARGV[2] then
+local let_go = tonumber(redis.call('HGET', key, 'released') or 0) >= tonumber(ARGV[2])
+if (let_go or not latest) and hand ~= ARGV[2] then
   if redis.call('HGET', key, 'outcome') == ARGV[4] then return 1 end
   return 0
 end
@@ -96,24 +106,24 @@ if hand then
   redis.call('HDEL', key, 'hand_token', 'hand_offset', 'hand_until')
   redis.call('HSET', key, 'outcome', ARGV[4])
 end
-if ARGV[3] == '' then
-  redis.call('HDEL', key, 'standing', 'standing_at', 'means_until')
-else
-  local means_until = number(now + tonumber(ARGV[5]))
-  redis.call('HSET', key, 'standing', ARGV[3], 'standing_at', number(now), 'means_until', means_until)
-end
+stand(ARGV[3], ARGV[5])
 keep(ARGV[5])
 return 1
 """)
 
-# ARGV: worker, token, settled and committed offset, offset in hand or nothing, ms that it may still take, ms to keep.
+# ARGV: worker, token, settled and committed offset, offset in hand or nothing, ms that it may still take, ms to keep;
+# and, if what was recorded last does not count, the standing or nothing, ms that it may mean something.
 RELEASE: Final = _script("""
 local latest = is_latest(ARGV[1], ARGV[2])
 if tonumber(ARGV[2]) <= tonumber(redis.call('HGET', key, 'released') or 0) then return 0 end
 redis.call('HSET', key, 'released', ARGV[2], 'settled_to', ARGV[3], 'committed_to', ARGV[4])
 -- A worker that was frozen comes too late with what its request brought: somebody else has gone on since.
-if ARGV[5] ~= '' and tonumber(redis.call('HGET', key, 'begun') or 0) <= tonumber(ARGV[2]) then
-  redis.call('HSET', key, 'hand_token', ARGV[2], 'hand_offset', ARGV[5], 'hand_until', number(now + tonumber(ARGV[6])))
+if tonumber(redis.call('HGET', key, 'begun') or 0) <= tonumber(ARGV[2]) then
+  if ARGV[8] then stand(ARGV[8], ARGV[9]) end
+  if ARGV[5] ~= '' then
+    redis.call('HSET', key, 'hand_token', ARGV[2], 'hand_offset', ARGV[5])
+    redis.call('HSET', key, 'hand_until', number(now + tonumber(ARGV[6])))
+  end
 end
 if latest then
   local left = tonumber(redis.call('HGET', key, 'means_until') or 0) - now

@@ -49,9 +49,15 @@ class Shared:
         await self._there().record(queue, token, standing)
 
     async def release(
-        self, queue: str, token: int, settled_to: int, committed_to: int, in_hand: InHand | None = None
+        self,
+        queue: str,
+        token: int,
+        settled_to: int,
+        committed_to: int,
+        in_hand: InHand | None = None,
+        standing: Standing | None = None,
     ) -> None:
-        await self._there().release(queue, token, settled_to, committed_to, in_hand)
+        await self._there().release(queue, token, settled_to, committed_to, in_hand, standing)
 
 
 @contextlib.asynccontextmanager

@@ -17,6 +17,7 @@ from delivery.model import HaltReason, Partition
 from delivery.policy.orders import Order, ResumeFrom
 from delivery.policy.standing import FRESH, Fate, Progress, Standing
 from delivery.ports import CommitRefused, InHand, Ledger, LedgerAway, TakenOver
+from delivery.recording import Recording
 from delivery.settle import CommitPump
 from delivery.take_over import FORMER_S, RETRY_S
 from delivery.tenure import Tenure
@@ -322,6 +323,31 @@ async def test_a_record_that_was_held_when_its_owner_died_is_not_suspected_of_it
         await time_passes(0.01)
         assert kit.owned() == {A: 5}
         assert (kit.ready[0].suspect, kit.ready[0].careful_to) == (False, 261)
+
+
+@in_virtual_time
+async def test_what_is_being_written_when_a_queue_moves_does_not_stay() -> None:
+    class Slow(MemoryLedger):
+        async def record(self, queue: str, token: int, standing: Standing) -> None:
+            await time_passes(0.3)
+            await super().record(queue, token, standing)
+
+    ledger = Slow(VirtualClock().monotonic)
+    async with running(ledger) as kit:
+        kit.member.assign(A)
+        await time_passes(0.01)
+        tenure = kit.ready[0]
+        recording = Recording(tenure, ledger)
+        await recording.record(Standing(streak=3))
+        tenure.standing = FRESH
+        # Reserved, or forgotten after a delivery: either way it is not there yet.
+        writing = asyncio.create_task(recording.forget())
+        await time_passes(0.1)
+        kit.member.assign()
+        await time_passes(0.01)
+        assert (await ledger.take_over([A.topic]))[A.topic].standing == FRESH
+        await writing
+        assert tenure.lost
 
 
 @in_virtual_time

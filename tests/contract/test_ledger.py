@@ -212,6 +212,31 @@ async def test_a_former_owner_may_still_say_where_it_stood_and_the_next_one_sees
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("stood", [FRESH, Standing(streak=2)], ids=["well", "a streak"])
+async def test_who_lets_go_says_how_the_endpoint_stands_whatever_was_on_its_way(
+    workers: Workers, queue: str, stood: Standing
+) -> None:
+    one, other = workers
+    first = await take(one, queue)
+    await one.record(queue, first.token, Standing(streak=3))
+    await one.release(queue, first.token, 7, 7, standing=stood)
+    with pytest.raises(TokenRefused):
+        # What was reserved before, and comes late.
+        await one.record(queue, first.token, Standing(streak=3))
+    assert alike((await take(other, queue)).standing, stood)
+
+
+@pytest.mark.asyncio
+async def test_who_lets_go_late_does_not_undo_what_the_next_owner_has_written(workers: Workers, queue: str) -> None:
+    one, other = workers
+    first = await take(one, queue)
+    second = await take(other, queue)
+    await other.record(queue, second.token, Standing(streak=4))
+    await one.release(queue, first.token, 7, 7, standing=FRESH)
+    assert (await take(other, queue)).standing == Standing(streak=4)
+
+
+@pytest.mark.asyncio
 async def test_the_outcome_of_a_handed_over_request_counts_once(workers: Workers, queue: str) -> None:
     one, two = workers
     first = await take(one, queue)
@@ -271,12 +296,16 @@ def test_hl_04_whatever_happens_only_the_last_owners_word_counts(moves: list[str
     async def play() -> None:
         ledger = MemoryLedger(time.monotonic)
         owners: list[TakenOver] = [await take(ledger, "q")]
-        said = FRESH
+        said, let_go = FRESH, False
         for number, move in enumerate(moves, 1):
             match move:
                 case "take":
                     owners.append(await take(ledger, "q"))
                     assert owners[-1].standing == said
+                    let_go = False
+                case "record" if let_go:
+                    with pytest.raises(TokenRefused):
+                        await ledger.record("q", owners[-1].token, Standing(streak=number))
                 case "record":
                     said = Standing(streak=number)
                     await ledger.record("q", owners[-1].token, said)
@@ -285,5 +314,6 @@ def test_hl_04_whatever_happens_only_the_last_owners_word_counts(moves: list[str
                         await ledger.record("q", owners[-2].token, Standing(streak=number))
                 case _:
                     await ledger.release("q", owners[-1].token, number, number)
+                    let_go = True
 
     play()
