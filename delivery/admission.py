@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from delivery.limits import Limits
-from delivery.model import Delivered, HaltReason, Quota, Rate, Retry, Verdict
+from delivery.limits import Hold, Limits
+from delivery.model import Delivered, HaltReason, Quota, Rate, Retry, RetryBudget, Verdict
 from delivery.policy.backoff import asked_s, spread_s
 from delivery.policy.steps import Halt
 from delivery.ports import Clock, LedgerAway
@@ -36,6 +36,8 @@ class Admission:
         self._chance = chance
         self._granted_at: float | None = None
         self._turn_at: float | None = None
+        # The record whose first attempt has earned its part of a retry.
+        self._earned_by: int | None = None
         self._away_since: float | None = None
 
     def use(self) -> bool:
@@ -52,20 +54,46 @@ class Admission:
     async def ask(self) -> Halt | None:
         """One step on the way: the next request is granted, or there is something to wait for, or a reason to halt."""
         self._tenure.waits_for = ""
-        if self._shared.scope is not None:
-            hold = await self._limits.held(self._shared.scope)
+        scope, rate, budget, quota = self._shared.scope, self._shared.rate, self._shared.budget, self._shared.quota
+        # A budget says, too, whether its scope has to wait. It is asked last, and then once.
+        if scope is not None and (budget is None or rate is not None):
+            hold = await self._limits.held(scope)
             if hold is not None:
-                wait_s = hold.left_s + spread_s(hold.asked_s, self._chance())
-                # When the scope is free again its turns are counted anew: old ones would all be used at once.
-                self._turn_at = None
-                self._wait(wait_s, f"scope {self._shared.scope}: {hold.source}")
+                self._leave_alone(scope, hold)
                 return None
-        if self._shared.rate is not None and not await self._has_turn(self._shared.rate):
+        if rate is not None and not await self._has_turn(rate):
             return None
-        if self._shared.quota is not None:
-            return await self._take(self._shared.quota)
+        if scope is not None and budget is not None:
+            allowed = await self._claim(scope, budget)
+            if isinstance(allowed, Hold):
+                self._leave_alone(scope, allowed)
+                return None
+            if not allowed:
+                return Halt(reason=HaltReason.RETRY_BUDGET, detail=f"scope {scope}")
+        if quota is not None:
+            return await self._take(quota)
         self._granted_at = self._clock.monotonic()
         return None
+
+    def _leave_alone(self, scope: str, hold: Hold) -> None:
+        wait_s = hold.left_s + spread_s(hold.asked_s, self._chance())
+        # When the scope is free again its turns are counted anew: old ones would all be used at once.
+        self._turn_at = None
+        self._wait(wait_s, f"scope {scope}: {hold.source}")
+
+    async def _claim(self, scope: str, budget: RetryBudget) -> Hold | bool:
+        """Every request for a record after its first is a retry, also one that begins a new run of attempts."""
+        progress = self._tenure.standing.in_hand
+        if progress is None:
+            raise RuntimeError("no record in hand")
+        retry = progress.requests > 0
+        if not retry and self._earned_by == progress.offset:
+            hold = await self._limits.held(scope)
+            return True if hold is None else hold
+        allowed = await self._limits.attempt(scope, budget, retry=retry)
+        if allowed is True and not retry:
+            self._earned_by = progress.offset
+        return allowed
 
     async def _has_turn(self, rate: Rate) -> bool:
         scope, now = self._shared.scope or f"endpoint:{self._tenure.endpoint.label}", self._clock.monotonic()

@@ -1,9 +1,9 @@
-"""The shared limits as a worker uses them: while Redis is away, waits and rates go by what it knows; quotas do not."""
+"""The shared limits as a worker uses them: while Redis is away, all but quotas go by what it knows itself."""
 
 from __future__ import annotations
 
 from delivery.limits import Hold, Limits
-from delivery.model import Quota, Rate
+from delivery.model import Quota, Rate, RetryBudget
 from delivery.ports import LedgerAway
 
 
@@ -23,13 +23,16 @@ class FallbackLimits:
         """What this process has heard itself, else what the others have."""
         own = await self._own.held(scope)
         try:
-            if scope in self._untold:
-                if own is not None:
-                    await self._shared.hold(scope, own.left_s, own.source)
-                self._untold.discard(scope)
+            await self._tell(scope, own)
             return own if own is not None else await self._shared.held(scope)
         except LedgerAway:
             return own
+
+    async def _tell(self, scope: str, own: Hold | None) -> None:
+        if scope in self._untold:
+            if own is not None:
+                await self._shared.hold(scope, own.left_s, own.source)
+            self._untold.discard(scope)
 
     async def hold(self, scope: str, wait_s: float, source: str) -> None:
         """Here first, then everywhere."""
@@ -46,6 +49,18 @@ class FallbackLimits:
             return max(own_s, await self._shared.turn(scope, rate))
         except LedgerAway:
             return own_s
+
+    async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
+        """As the shared book says, which knows everybody's first attempts; its own bucket is kept in step meanwhile."""
+        own = await self._own.held(scope)
+        try:
+            await self._tell(scope, own)
+            allowed = own if own is not None else await self._shared.attempt(scope, budget, retry=retry)
+        except LedgerAway:
+            return await self._own.attempt(scope, budget, retry=retry)
+        if allowed is True:
+            await self._own.attempt(scope, budget, retry=retry)
+        return allowed
 
     async def take(self, tenant: str, quota: Quota) -> float | None:
         """Only from the shared book: what it does not say was taken may be another worker's. Raises LedgerAway."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
-from delivery.model import Quota, Rate
+from delivery.model import Quota, Rate, RetryBudget
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,13 @@ class Limits(Protocol):
 
     async def turn(self, scope: str, rate: Rate) -> float:
         """Take the next turn in the scope's rate, for good; seconds until it comes."""
+        ...
+
+    async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
+        """What the scope has to wait for; else whether its budget allows one more request.
+
+        A first attempt is always allowed, and earns. A retry takes one, for good; False when there is none.
+        """
         ...
 
     async def take(self, tenant: str, quota: Quota) -> float | None:

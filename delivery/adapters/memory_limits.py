@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from delivery.limits import Hold
-from delivery.model import Quota, Rate
+from delivery.model import Quota, Rate, RetryBudget
 from delivery.policy.pacing import Pace, next_turn
 from delivery.policy.quota import Window, taken
+from delivery.policy.retry_budget import Tokens, earned, spent
 from delivery.ports import Clock
 
 
@@ -16,10 +17,14 @@ class MemoryLimits:
         self._clock = clock
         self._holds: dict[str, tuple[float, float, str]] = {}
         self._paces: dict[str, Pace] = {}
+        self._tokens: dict[str, Tokens] = {}
         self._windows: dict[str, Window] = {}
 
     async def held(self, scope: str) -> Hold | None:
         """What is in force."""
+        return self._hold(scope)
+
+    def _hold(self, scope: str) -> Hold | None:
         until, asked_s, source = self._holds.get(scope, (0.0, 0.0, ""))
         left_s = until - self._clock.monotonic()
         return Hold(left_s=left_s, asked_s=asked_s, source=source) if left_s > 0 else None
@@ -35,6 +40,16 @@ class MemoryLimits:
         now = self._clock.monotonic()
         turn_at, self._paces[scope] = next_turn(self._paces.get(scope), rate, now)
         return turn_at - now
+
+    async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
+        """Count."""
+        hold = self._hold(scope)
+        if hold is not None:
+            return hold
+        after = (spent if retry else earned)(self._tokens.get(scope), budget, self._clock.monotonic())
+        if after is not None:
+            self._tokens[scope] = after
+        return after is not None
 
     async def take(self, tenant: str, quota: Quota) -> float | None:
         """Count."""

@@ -3,6 +3,7 @@
 A scope's fields:
   next_at, asked, source       until when all of it waits, how long that was when it was asked for, and who was told
   full_at, interval            when the bucket of its rate is full again, and between two turns (microseconds)
+  tokens, tokens_at            retries in its budget, a fraction, and when they were counted
 A quota's fields:
   began, used                  when the present window began, and the requests taken in it
 
@@ -20,6 +21,12 @@ local key = KEYS[1]
 local function number(n) return string.format('%.0f', n) end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- Nothing, or: ms left, ms asked for, source.
+local function held()
+  local h = redis.call('HMGET', key, 'next_at', 'asked', 'source')
+  if not h[1] or tonumber(h[1]) <= now then return false end
+  return {number(tonumber(h[1]) - now), h[2], h[3]}
+end
 -- Only ever longer: another write may have meant a longer wait.
 local function keep(ms)
   if redis.call('PTTL', key) < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
@@ -31,12 +38,7 @@ def _script(text: str) -> Script:
     return Script(_COMMON + text)
 
 
-# Nothing, or: ms left, ms asked for, source.
-HELD: Final = _script("""
-local h = redis.call('HMGET', key, 'next_at', 'asked', 'source')
-if not h[1] or tonumber(h[1]) <= now then return false end
-return {number(tonumber(h[1]) - now), h[2], h[3]}
-""")
+HELD: Final = _script("return held()")
 
 # ARGV: ms to wait, source, ms to keep.
 HOLD: Final = _script("""
@@ -59,6 +61,29 @@ if h[1] then ahead = math.max(0, tonumber(h[1]) - us) / tonumber(h[2]) * interva
 redis.call('HSET', key, 'full_at', number(math.ceil(us + ahead + interval)), 'interval', ARGV[1])
 keep(number(math.ceil((ahead + interval) / 1000) + tonumber(ARGV[3])))
 return number(math.ceil(math.max(0, ahead - (tonumber(ARGV[2]) - 1) * interval)))
+""")
+
+# ARGV: ratio, per second, burst, 1 for a retry, ms to keep. What HELD says, else 1 when the attempt may be made, 0 when
+# not. A first attempt finds the bucket full as long as all goes well, and then writes nothing.
+# The same as delivery/policy/retry_budget.py.
+ATTEMPT: Final = _script("""
+local hold = held()
+if hold then return hold end
+local ratio, per_s, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local h = redis.call('HMGET', key, 'tokens', 'tokens_at')
+local level = burst
+if h[1] then level = math.min(burst, tonumber(h[1]) + math.max(0, now - tonumber(h[2])) / 1000 * per_s) end
+if ARGV[4] == '1' then
+  if level < 1 then return 0 end
+  level = level - 1
+elseif level >= burst then
+  return 1
+else
+  level = math.min(burst, level + ratio)
+end
+redis.call('HSET', key, 'tokens', string.format('%.12f', level), 'tokens_at', number(now))
+keep(ARGV[5])
+return 1
 """)
 
 # ARGV: requests, ms of the window, ms to keep, and what the worker has seen: when a window began, and how many were

@@ -8,9 +8,9 @@ from typing import Final
 import structlog
 
 from delivery.adapters.redis_connection import Call, RedisConnection
-from delivery.adapters.redis_limit_scripts import HELD, HOLD, TAKE, TURN
+from delivery.adapters.redis_limit_scripts import ATTEMPT, HELD, HOLD, TAKE, TURN
 from delivery.limits import Hold
-from delivery.model import Quota, Rate
+from delivery.model import Quota, Rate, RetryBudget
 
 log = structlog.get_logger(__name__)
 
@@ -38,10 +38,7 @@ class RedisLimits:
     async def held(self, scope: str) -> Hold | None:
         """What is in force."""
         (found,) = await self._connection.call([Call(HELD, (self.scope_key(scope),))])
-        if found is None:
-            return None
-        left_ms, asked_ms, source = found
-        return Hold(left_s=int(left_ms) / 1000, asked_s=int(asked_ms) / 1000, source=source.decode("utf-8", "replace"))
+        return None if found is None else _hold(found)
 
     async def hold(self, scope: str, wait_s: float, source: str) -> None:
         """Keep the later end."""
@@ -57,6 +54,13 @@ class RedisLimits:
         (left_us,) = await self._connection.call([Call(TURN, arguments)])
         return int(left_us) / 1_000_000
 
+    async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
+        """Count."""
+        keep_ms = _ms(budget.burst / budget.per_s + BEYOND_S)
+        arguments = (self.scope_key(scope), budget.ratio, budget.per_s, budget.burst, int(retry), keep_ms)
+        (found,) = await self._connection.call([Call(ATTEMPT, arguments)])
+        return _hold(found) if isinstance(found, list) else bool(found)
+
     async def take(self, tenant: str, quota: Quota) -> float | None:
         """Count; and lose no count: what is left of a window whose count Redis has lost is not given to anybody."""
         seen_began, seen_used = self._seen.get(tenant, (0, 0))
@@ -68,6 +72,11 @@ class RedisLimits:
         if lost:
             log.error("Redis has lost the count of a quota: none of it until its window turns", tenant=tenant)
         return None if int(left_ms) < 0 else (int(left_ms) + 1) / 1000
+
+
+def _hold(found: list[bytes]) -> Hold:
+    left_ms, asked_ms, source = found
+    return Hold(left_s=int(left_ms) / 1000, asked_s=int(asked_ms) / 1000, source=source.decode("utf-8", "replace"))
 
 
 def _ms(seconds: float) -> int:

@@ -100,14 +100,25 @@ class Rate:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RetryBudget:
+    """How many retries a scope has: at most and at first `burst`, then what first attempts and seconds earn."""
+
+    ratio: float = 0.2
+    per_s: float = 1.0
+    burst: int = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SharedLimits:
     """What an endpoint has in common with others, over all workers.
 
-    `scope` is its whole name, `tenant/NAME` or `global:NAME`; without one the endpoint is a scope by itself.
+    `scope` is its whole name, `tenant/NAME` or `global:NAME`; without one the endpoint is a scope by itself. A scope
+    that only one endpoint names has no `budget`: the waits of one serial loop are bound enough.
     """
 
     scope: str | None = None
     rate: Rate | None = None
+    budget: RetryBudget | None = None
     quota: Quota | None = None
 
     @property

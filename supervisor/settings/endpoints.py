@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from delivery.model import Endpoint, HaltLimits, Network, Quota, Rate, RetryLimits, SharedLimits, Signing
+from delivery.model import (
+    Endpoint,
+    HaltLimits,
+    Network,
+    Quota,
+    Rate,
+    RetryBudget,
+    RetryLimits,
+    SharedLimits,
+    Signing,
+)
 from delivery.naming import dead_letter_topic, queue_topic
 from supervisor.configuration import OwnTopics
 from supervisor.settings.environment import Environment
@@ -33,6 +43,7 @@ DEFAULTS = {
     **_defaults(Endpoint),
     **_defaults(Network),
     **_defaults(RetryLimits, "retry."),
+    **_defaults(RetryBudget, "retry.budget_"),
     **_defaults(HaltLimits, "halt."),
 }
 """By the option's name, `retry.base_s` for one in a group."""
@@ -193,8 +204,8 @@ def _variable(name: str) -> str:
     return name.upper().replace(".", "__")
 
 
-def endpoint_of(chosen: Chosen) -> Endpoint:
-    """The frozen endpoint; only for options without a fault."""
+def endpoint_of(chosen: Chosen, budgeted: Collection[str] = ()) -> Endpoint:
+    """The frozen endpoint; only for options without a fault. `budgeted`: the scopes whose retries are counted."""
     given = {name: value for name, (value, _) in chosen.values.items() if value is not None}
     for low, high in _ORDERED:
         if high in given and low not in given:
@@ -205,8 +216,11 @@ def endpoint_of(chosen: Chosen) -> Endpoint:
         groups["network" if option in _NETWORK else group][option] = value
     endpoint, retry = groups[""], groups["retry"]
     endpoint.pop("idempotent", None)
+    scope = whole_name(chosen.path[1], endpoint.pop("scope", None))
+    budget = RetryBudget(**{f.name: retry.pop(f"budget_{f.name}", f.default) for f in dataclasses.fields(RetryBudget)})
     shared = SharedLimits(
-        scope=whole_name(chosen.path[1], endpoint.pop("scope", None)),
+        scope=scope,
+        budget=budget if scope in budgeted else None,
         rate=_rate(endpoint.pop("rate", None), endpoint.pop("rate_burst", None)),
         quota=Quota(**groups["quota"]) if groups["quota"] else None,
     )

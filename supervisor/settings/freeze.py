@@ -16,7 +16,7 @@ from supervisor.settings.endpoints import (
 )
 from supervisor.settings.environment import Environment
 from supervisor.settings.files import TlsFiles
-from supervisor.settings.limits import check_quotas, check_scopes
+from supervisor.settings.limits import budgeted, check_quotas, check_scopes
 from supervisor.settings.process import (
     check_kafka,
     check_process,
@@ -48,7 +48,8 @@ def freeze(environment: Environment, reading: Reading) -> Configuration | None:
     _check_presence(chosen, reading)
     if reading.faults:
         return None
-    endpoints = tuple(endpoint_of(one) for one in chosen)
+    scopes = budgeted(chosen)
+    endpoints = tuple(endpoint_of(one, scopes) for one in chosen)
     for topic in doubled_queues(prefix, endpoints):
         reading.fault(("tenants",), f"two endpoints would share the queue {topic}")
     if reading.faults:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ from supervisor.settings.names import Path
 from supervisor.settings.source import Reading
 
 # All of a scope must mean the same by it.
-_OF_A_SCOPE = ("rate", "rate_burst")
+_OF_A_SCOPE = ("rate", "rate_burst", "retry.budget_ratio", "retry.budget_per_s", "retry.budget_burst")
 
 
 class Chosen(Protocol):
@@ -41,6 +42,12 @@ class Chosen(Protocol):
 def whole_name(tenant: str, scope: str | None) -> str | None:
     """Of a scope: two tenants' own never meet."""
     return scope if scope is None or scope.startswith("global:") else f"{tenant}/{scope}"
+
+
+def budgeted(endpoints: Iterable[Chosen]) -> frozenset[str]:
+    """The scopes that have a retry budget: those that two endpoints or more name."""
+    named = Counter(whole_name(chosen.path[1], chosen.get("scope")) for chosen in endpoints)
+    return frozenset(scope for scope, count in named.items() if scope is not None and count > 1)
 
 
 def check_scopes(endpoints: Iterable[Chosen], reading: Reading) -> None:

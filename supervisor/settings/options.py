@@ -52,9 +52,16 @@ class RetryOptions(Options):
     min_429_s: Annotated[float | None, Reads(parse=seconds(0, 3_600), unit="s")] = unset(
         "Least wait after a 429 without `Retry-After`; doubles"
     )
-    budget_ratio: _Later = unset("Retries that each first attempt earns")
-    budget_per_s: _Later = unset("Retries that each second earns")
-    budget_burst: _Later = unset("Most retries in reserve")
+    budget_ratio: Annotated[float | None, Reads(parse=decimal(0, 100))] = unset(
+        "Retries that each first attempt earns its scope; only for a `SCOPE` that two endpoints or more have, and the "
+        "same for all of them"
+    )
+    budget_per_s: Annotated[float | None, Reads(parse=decimal(0.001, 100_000))] = unset(
+        "Retries that each second earns it"
+    )
+    budget_burst: Annotated[int | None, Reads(parse=count(1, 1_000_000))] = unset(
+        "Retries that it has at first, and at most in reserve"
+    )
 
 
 class HaltOptions(Options):

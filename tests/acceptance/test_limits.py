@@ -9,9 +9,11 @@ from collections import Counter
 
 import pytest
 
-from supervisor.demo.scripts import always, reply, sequence
+from supervisor.demo.scripts import after, always, reply, sequence
+from supervisor.demo.seen import Seen
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.harness import System, until
+from tests.services import TEST_IS_LONG
 
 WINDOW_S = 15.0
 QUOTA = 50
@@ -21,6 +23,12 @@ EVENTS = 20
 ASKED_S = 5.0
 PER_S = 20.0
 BURST = 5
+FAILING = HEALTHY = 10
+ROUND_TRIP_S = 0.1
+WATCHED_S = 20.0 if TEST_IS_LONG else 8.0
+OUTAGE_S = 90.0 if TEST_IS_LONG else 15.0
+# From Redis to the endpoint; a process that was held up longer asks again.
+ON_ITS_WAY_S = 0.3
 
 
 async def spread_over(cluster: Cluster, labels: list[str]) -> None:
@@ -153,3 +161,83 @@ async def test_a_rate_is_that_of_all_workers_together_and_comes_first_to_whoever
     assert least_s - late_s <= took_s <= least_s * 1.5 + 1.0
     assert all(system.server.order(path) == ids for path in paths)
     assert min(shares) >= 0.6 * took_s, "nobody is served before the others"
+
+
+async def rate(system: System, paths: list[str], for_s: float) -> float:
+    started, before = time.monotonic(), sum(system.server.count(path) for path in paths)
+    await asyncio.sleep(for_s)  # a rate is measured
+    return (sum(system.server.count(path) for path in paths) - before) / (time.monotonic() - started)
+
+
+def most_over_the_budget(requests: list[Seen]) -> float:
+    """Of all times between two retries: by how many there were more than 20 + t + 0.2 x first attempts."""
+    known: set[tuple[str, str]] = set()
+    firsts: list[float] = []
+    retries: list[float] = []
+    for seen in requests:
+        (retries if (seen.path, seen.webhook_id) in known else firsts).append(seen.at)
+        known.add((seen.path, seen.webhook_id))
+    return max(
+        made
+        - 20
+        - (end - begin + ON_ITS_WAY_S)
+        - 0.2 * sum(begin - ON_ITS_WAY_S <= at <= end + ON_ITS_WAY_S for at in firsts)
+        for n, begin in enumerate(retries)
+        for made, end in enumerate(retries[n:], 1)
+    )
+
+
+@pytest.mark.asyncio
+@pytest.mark.serial
+@pytest.mark.timeout(300)
+async def test_ten_failing_endpoints_of_a_scope_share_one_retry_budget_and_ten_healthy_ones_keep_their_rate(
+    system: System,
+) -> None:
+    topic = system.source("orders")
+    # So short that without the budget they would make six retries a second for as long as it lasts.
+    patient = {"ON_EXHAUSTED": "hold", "HALT__PAUSE_S": "2", "HALT__MAX_S": "4", "RETRY__JITTER": "none"}
+    bad = [system.endpoint("acme", f"b{n}", topic, EVENT_TYPES="bad", SCOPE="bad", **patient) for n in range(FAILING)]
+    good = [system.endpoint("acme", f"g{n}", topic, EVENT_TYPES="good", SCOPE="good") for n in range(HEALTHY)]
+    for path in bad:
+        system.server.script(path, always(500))
+    for path in good:
+        system.server.script(path, after(ROUND_TRIP_S, 204))
+    await system.create(topic)
+    cluster = Cluster(system)
+    await cluster.run(3)
+    await spread_over(cluster, [path.removeprefix("/") for path in [*bad, *good]])
+    enough = int((2 * WATCHED_S + 20) / ROUND_TRIP_S)
+    await system.produce(topic, [b"{}"] * enough, [("event-type", b"good")])
+    for path in good:
+        await system.server.arrived(path, 10, 30)
+
+    alone = await rate(system, good, WATCHED_S)
+    ids = await system.produce(topic, [b"{}"] * EVENTS, [("event-type", b"bad")])
+    for path in bad:
+        await system.server.arrived(path, 1, 20)
+    began = time.monotonic()
+    beside = await rate(system, good, WATCHED_S)
+    await asyncio.sleep(max(0.0, began + OUTAGE_S - time.monotonic()))  # the outage
+    took_s = time.monotonic() - began
+    retries = sum(system.server.count(path) for path in bad) - FAILING
+    halts = sum([await worker.metric("delivery_halts_total", reason="retry_budget") for worker in cluster.living])
+    for path in bad:
+        system.server.script(path, always(204))
+    recovered = time.monotonic()
+
+    def delivered(path: str) -> list[str]:
+        return [seen.webhook_id for seen in system.server.requests(path) if seen.at > recovered]
+
+    await until(lambda: all(len(delivered(path)) >= EVENTS for path in bad), 30, "everything is delivered afterwards")
+
+    over = most_over_the_budget([seen for seen in system.server.requests() if seen.path in bad])
+    print(
+        f"\n{retries} retries in {took_s:.1f} s at {FAILING} failing endpoints, {halts:.0f} halts for the budget, "
+        f"{-over:.1f} below it at least; healthy ones {alone:.1f}/s alone, {beside:.1f}/s beside ({beside / alone:.1%})"
+    )
+    assert over <= 0
+    assert retries >= 0.8 * (20 + took_s), "and what it has is used"
+    assert halts > 0
+    assert beside >= 0.95 * alone
+    assert all(delivered(path) == ids for path in bad), "each once afterwards, in order"
+    assert await system.dead_letters("acme", timeout_s=0) == []

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from delivery.adapters.memory_limits import MemoryLimits
 from delivery.limits import Hold
 from delivery.model import (
     Answer,
@@ -19,8 +20,10 @@ from delivery.model import (
     Endpoint,
     Halted,
     HaltReason,
+    OnExhausted,
     Quota,
     Rate,
+    RetryBudget,
     RetryLimits,
     SharedLimits,
     Stopped,
@@ -57,6 +60,9 @@ class NobodyIsAsked:
     async def turn(self, scope: str, rate: Rate) -> float:
         raise AssertionError(scope)
 
+    async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
+        raise AssertionError(scope)
+
     async def take(self, tenant: str, quota: Quota) -> float | None:
         raise AssertionError(tenant)
 
@@ -78,9 +84,13 @@ class BookAway(NobodyIsAsked):
 
 
 def sharing(
-    scope: str | None = SCOPE, quota: Quota | None = None, rate: Rate | None = None, **changes: Any
+    scope: str | None = SCOPE,
+    quota: Quota | None = None,
+    rate: Rate | None = None,
+    budget: RetryBudget | None = None,
+    **changes: Any,
 ) -> Endpoint:
-    return endpoint(shared=SharedLimits(scope=scope, quota=quota, rate=rate), **changes)
+    return endpoint(shared=SharedLimits(scope=scope, quota=quota, rate=rate, budget=budget), **changes)
 
 
 def at(kit: LoopKit) -> list[float]:
@@ -287,6 +297,113 @@ async def test_each_attempt_takes_one_of_the_quota_and_a_spent_one_counts_no_att
     assert progress is not None
     assert (len(kit.sender.sent), progress.attempts) == (3, 3)
     assert kit.letters.written == []
+
+
+class Asked(MemoryLimits):
+    """Notes what it is asked before requests."""
+
+    def __init__(self, kit: LoopKit) -> None:
+        super().__init__(kit.clock)
+        self.asked: list[str] = []
+
+    async def held(self, scope: str) -> Hold | None:
+        self.asked.append("held")
+        return await super().held(scope)
+
+    async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
+        self.asked.append("retry" if retry else "first")
+        return await super().attempt(scope, budget, retry=retry)
+
+
+NO_TIME = RetryBudget(ratio=0.0, per_s=0.001, burst=3)
+FAILS = Answer(status=500)
+
+
+@in_virtual_time
+async def test_a_spent_retry_budget_halts_without_counting_an_attempt_and_keeps_record_and_streak() -> None:
+    kit = LoopKit(NOT_FOUND, FAILS, count=2, of=sharing(budget=NO_TIME))
+    ended = await kit.run()
+    assert isinstance(ended, Halted)
+    assert (ended.reason, ended.detail) == (HaltReason.RETRY_BUDGET, "scope acme/api")
+    assert ended.due_at == kit.clock.monotonic() + 10
+    assert kit.sender.ids == ["msg_0", *["msg_1"] * 4], "a first attempt and three retries"
+    progress = kit.tenure.standing.in_hand
+    assert progress is not None
+    assert progress.attempts == 4
+    assert kit.tenure.standing.streak == 1, "the limit is ours: the endpoint has not recovered by it"
+    assert len(kit.letters.written) == 1
+
+
+@in_virtual_time
+async def test_after_the_pause_a_retry_that_time_has_earned_is_made_and_the_attempts_go_on() -> None:
+    kit = LoopKit(*[FAILS] * 4, OK, count=1, of=sharing(budget=RetryBudget(ratio=0.0, per_s=0.1, burst=3)))
+    await kit.run()
+    await time_passes(10.0)
+    _running = kit.start()
+    await kit.until_settled(1)
+    assert kit.sender.ids == ["msg_0"] * 5
+
+
+@in_virtual_time
+async def test_a_held_event_that_is_tried_again_takes_of_the_budget_and_earns_nothing() -> None:
+    retry = RetryLimits(max_attempts=2, base_s=1.0)
+    kit = LoopKit(FAILS, count=1, of=sharing(budget=NO_TIME, on_exhausted=OnExhausted.HOLD, retry=retry))
+    kit.limits = book = Asked(kit)
+    ends = []
+    for _ in range(3):
+        ends.append(await kit.run())
+        await time_passes(100.0)
+    assert [end.reason for end in ends if isinstance(end, Halted)] == [
+        *(HaltReason.HOLD, HaltReason.HOLD, HaltReason.RETRY_BUDGET)
+    ]
+    assert book.asked == ["first", "retry", "retry", "retry", "retry"]
+    assert len(kit.sender.sent) == 4
+    assert kit.letters.written == []
+
+
+@in_virtual_time
+async def test_the_budget_costs_a_scope_no_further_question_and_a_scope_with_a_rate_one() -> None:
+    kit = LoopKit(OK, of=sharing(budget=NO_TIME))
+    kit.limits = book = Asked(kit)
+    _running = kit.start()
+    await kit.until_settled(3)
+    assert book.asked == ["first"] * 3
+
+    paced = LoopKit(OK, count=2, of=sharing(budget=NO_TIME, rate=Rate(per_s=0.1, burst=1)))
+    paced.limits = book = Asked(paced)
+    _running = paced.start()
+    await paced.until_settled(2)
+    assert book.asked == ["held", "first", "held", "held", "first"]
+
+
+@in_virtual_time
+async def test_a_first_attempt_that_was_allowed_and_not_made_earns_once() -> None:
+    kit = LoopKit(OK, count=1, of=sharing(budget=NO_TIME, quota=Quota(requests=5, window_s=60.0)))
+    away = BookAway(kit)
+    away.back_at = kit.clock.monotonic() + 3
+
+    class Both(Asked):
+        async def take(self, tenant: str, quota: Quota) -> float | None:
+            return await away.take(tenant, quota)
+
+    kit.limits = book = Both(kit)
+    _running = kit.start()
+    await kit.until_settled(1)
+    assert book.asked.count("first") == 1
+    assert len(book.asked) > 3
+
+
+@in_virtual_time
+async def test_a_scope_that_waits_takes_nothing_of_the_budget() -> None:
+    kit = LoopKit(FAILS, THROTTLED, OK, count=1, of=sharing(budget=NO_TIME))
+    kit.limits = book = Asked(kit)
+    began = kit.clock.monotonic()
+    _running = kit.start()
+    await others()
+    await kit.limits.hold(SCOPE, 5.0, "429 from acme/other")
+    await kit.until_settled(1)
+    assert [round(moment - began, 3) for moment in at(kit)] == [0.0, 5.0, 15.0]
+    assert [await book.attempt(SCOPE, NO_TIME, retry=True) for _ in range(2)] == [True, False]
 
 
 @in_virtual_time

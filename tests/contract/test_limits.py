@@ -16,7 +16,7 @@ from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.redis_limits import RedisLimits
 from delivery.fallback_limits import FallbackLimits
 from delivery.limits import Hold, Limits
-from delivery.model import Quota, Rate
+from delivery.model import Quota, Rate, RetryBudget
 from delivery.ports import LedgerAway
 from supervisor.clock import SystemClock
 from tests.contract.ledger_kit import connected
@@ -143,6 +143,69 @@ async def test_a_rate_that_was_changed_is_in_force_at_once_also_for_what_was_tak
     assert await books[1].turn(scope, slow) == pytest.approx(500, abs=20)
 
 
+async def attempts(books: Books, scope: str, budget: RetryBudget, retries: list[bool]) -> list[Hold | bool]:
+    """All at once, by both workers."""
+    return await asyncio.gather(*(books[n % 2].attempt(scope, budget, retry=retry) for n, retry in enumerate(retries)))
+
+
+# So little in a second that time earns nothing within a test.
+NO_TIME = RetryBudget(ratio=0.25, per_s=0.001, burst=20)
+
+
+@pytest.mark.asyncio
+async def test_retries_that_two_workers_make_at_once_are_those_of_the_budget_and_no_more(books: Books) -> None:
+    scope = new_name()
+    assert (await attempts(books, scope, NO_TIME, [True] * 90)).count(True) == 20
+    assert await attempts(books, scope, NO_TIME, [False] * 40) == [True] * 40, "a first attempt is always allowed"
+    assert (await attempts(books, scope, NO_TIME, [True] * 90)).count(True) == 10, "what 40 first attempts earn"
+    assert await books[0].attempt(new_name(), NO_TIME, retry=True) is True, "another scope is not concerned"
+
+
+@pytest.mark.asyncio
+async def test_first_attempts_save_up_no_more_than_the_burst(books: Books) -> None:
+    scope = new_name()
+    await attempts(books, scope, NO_TIME, [False] * 200)
+    assert (await attempts(books, scope, NO_TIME, [True] * 50)).count(True) == 20
+    await attempts(books, scope, NO_TIME, [False] * 200)
+    assert (await attempts(books, scope, NO_TIME, [True] * 50)).count(True) == 20
+
+
+@pytest.mark.asyncio
+async def test_among_first_attempts_and_retries_in_any_order_the_retries_stay_within_the_budget(books: Books) -> None:
+    scope = new_name()
+    order = [n % 3 != 0 for n in range(150)]
+    answers = await attempts(books, scope, NO_TIME, order)
+    made = sum(answer is True for answer, retry in zip(answers, order, strict=True) if retry)
+    assert 20 <= made <= 20 + 0.25 * 50
+    left = (await attempts(books, scope, NO_TIME, [True] * 50)).count(True)
+    assert made + left <= 20 + 0.25 * 50
+
+
+@pytest.mark.asyncio
+async def test_each_second_earns_its_part(books: Books) -> None:
+    scope, budget = new_name(), RetryBudget(ratio=0.0, per_s=20.0, burst=3)
+    made, began = 0, time.monotonic()
+    while (now := time.monotonic()) < began + 1.0:
+        made += await books[made % 2].attempt(scope, budget, retry=True) is True
+        await asyncio.sleep(0.005)
+    took_s = time.monotonic() - began
+    assert 0.7 * 20 * (now - began) <= made <= 3 + 20 * (took_s + 0.001)
+
+
+@pytest.mark.asyncio
+async def test_a_scope_that_waits_makes_no_attempt_that_takes_or_earns(books: Books) -> None:
+    scope = new_name()
+    assert (await attempts(books, scope, NO_TIME, [True] * 19)).count(True) == 19
+    await books[0].hold(scope, 0.3, "429 from acme/billing")
+    answers = [*await attempts(books, scope, NO_TIME, [True, False] * 20)]
+    assert all(isinstance(answer, Hold) and answer.source == "429 from acme/billing" for answer in answers)
+    while isinstance(answer := await books[1].attempt(scope, NO_TIME, retry=True), Hold):
+        assert answer.left_s <= 0.31
+        await asyncio.sleep(0.01)
+    assert answer is True
+    assert await books[0].attempt(scope, NO_TIME, retry=True) is False
+
+
 @pytest.mark.asyncio
 async def test_a_quota_is_never_exceeded_by_two_workers_that_take_at_once(books: Books) -> None:
     tenant, quota = new_name(), Quota(requests=50, window_s=DAY)
@@ -208,12 +271,19 @@ async def test_what_is_kept_in_redis_ends_by_itself(redis_url: str) -> None:
         limits = RedisLimits(connection, prefix)
         await limits.hold("acme/x", 3600.0, "x")
         await limits.take("acme", Quota(requests=1, window_s=7200.0))
+        slow = RetryBudget(per_s=0.001, burst=1000)
+        await limits.attempt("acme/y", slow, retry=False)
+        untouched = await connection.run([("EXISTS", limits.scope_key("acme/y"))])
+        await limits.attempt("acme/y", slow, retry=True)
+        (until_full,) = await connection.run([("PTTL", limits.scope_key("acme/y"))])
         kept = await connection.run(
             [("PTTL", limits.scope_key("acme/x")), ("PTTL", limits.quota_key("acme")), ("KEYS", f"{prefix}:*{{*")]
         )
     assert 3600_000 < kept[0] <= 90_100_000
     assert 7200_000 < kept[1] <= 93_700_000
-    assert len(kept[2]) == 2
+    assert untouched == [0], "while all goes well nothing is written"
+    assert until_full > 1_000_000_000, "not before the budget is whole again"
+    assert len(kept[2]) == 3
 
 
 class Away:
@@ -236,6 +306,9 @@ class Away:
 
     async def turn(self, scope: str, rate: Rate) -> float:
         return await self._look().turn(scope, rate)
+
+    async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
+        return await self._look().attempt(scope, budget, retry=retry)
 
     async def take(self, tenant: str, quota: Quota) -> float | None:
         return await self._look().take(tenant, quota)
@@ -265,3 +338,31 @@ async def test_without_redis_a_worker_waits_for_what_it_heard_itself_and_tells_t
     assert told is not None
     assert 58 < told.left_s <= 60
     assert told.source == "429 from acme/billing"
+
+
+@pytest.mark.asyncio
+async def test_without_redis_a_worker_goes_on_with_the_budget_as_it_knows_it_and_not_with_a_fresh_one() -> None:
+    clock = SystemClock()
+    shared = Away(clock)
+    one, two = FallbackLimits(shared, MemoryLimits(clock)), FallbackLimits(shared, MemoryLimits(clock))
+    assert [await one.attempt("acme/x", NO_TIME, retry=True) for _ in range(16)] == [True] * 16
+    shared.away = True
+    assert (await attempts((one, one), "acme/x", NO_TIME, [True] * 20)).count(True) == 4
+    assert (await attempts((two, two), "acme/x", NO_TIME, [True] * 30)).count(True) == 20, "it has made none yet"
+    assert await one.attempt("acme/x", NO_TIME, retry=False) is True
+    await one.hold("acme/x", 60.0, "429 from acme/billing")
+    assert isinstance(await one.attempt("acme/x", NO_TIME, retry=True), Hold)
+
+    shared.away = False
+    assert isinstance(await one.attempt("acme/x", NO_TIME, retry=True), Hold)
+    assert isinstance(await two.attempt("acme/x", NO_TIME, retry=True), Hold), "the others are told at once"
+
+
+@pytest.mark.asyncio
+async def test_with_redis_others_first_attempts_count_for_a_worker_that_only_retries() -> None:
+    clock = SystemClock()
+    shared = Away(clock)
+    one, two = FallbackLimits(shared, MemoryLimits(clock)), FallbackLimits(shared, MemoryLimits(clock))
+    assert (await attempts((one, one), "acme/x", NO_TIME, [True] * 25)).count(True) == 20
+    assert await attempts((two, two), "acme/x", NO_TIME, [False] * 40) == [True] * 40
+    assert (await attempts((one, one), "acme/x", NO_TIME, [True] * 25)).count(True) == 10

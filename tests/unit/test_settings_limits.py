@@ -1,10 +1,10 @@
-"""What endpoints share: scopes and quotas."""
+"""What endpoints share: scopes, rates, retry budgets and quotas."""
 
 from __future__ import annotations
 
 import pytest
 
-from delivery.model import Quota, Rate, SharedLimits
+from delivery.model import Quota, Rate, RetryBudget, SharedLimits
 from supervisor.settings import load
 from tests.unit.settings_environment import ENDPOINT, RIGHT, SECRET, faults_of, only_endpoint
 
@@ -109,9 +109,12 @@ SECOND = "DELIVERY_TENANTS__ACME__ENDPOINTS__SECOND__"
         ({"RATE": "10/s"}, {"RATE": "20/s"}, "RATE"),
         ({"RATE": "10/s"}, {}, "RATE"),
         ({"RATE": "10/s", "RATE_BURST": "5"}, {"RATE": "10/s", "RATE_BURST": "6"}, "RATE_BURST"),
+        ({"RETRY__BUDGET_RATIO": "0.5"}, {}, "RETRY__BUDGET_RATIO"),
+        ({"RETRY__BUDGET_PER_S": "2"}, {"RETRY__BUDGET_PER_S": "1"}, "RETRY__BUDGET_PER_S"),
+        ({"RETRY__BUDGET_BURST": "5"}, {}, "RETRY__BUDGET_BURST"),
     ],
 )
-def test_one_scope_has_one_rate_and_the_error_names_both_variables(
+def test_one_scope_has_one_rate_and_one_budget_and_the_error_names_both_variables(
     first: dict[str, str], second: dict[str, str], name: str
 ) -> None:
     both = {
@@ -129,3 +132,26 @@ def test_one_scope_has_one_rate_and_the_error_names_both_variables(
     assert faults_of({**both, **rates, **{SECOND + key: value for key, value in first.items()}}) == ()
     apart = {**both, **rates, f"{SECOND}SCOPE": "other", **{SECOND + key: value for key, value in second.items()}}
     assert faults_of(apart) == ()
+
+
+def budgets_of(environ: dict[str, str]) -> dict[str, RetryBudget | None]:
+    return {endpoint.name: endpoint.shared.budget for endpoint in load(environ).endpoints}
+
+
+def test_a_scope_that_two_endpoints_name_has_a_retry_budget_and_an_endpoint_alone_in_its_own_has_none() -> None:
+    second = {f"{SECOND}URL": "https://example.com/x", f"{SECOND}TOPICS": "orders", f"{SECOND}SECRETS": SECRET}
+    alone = {**RIGHT, **second, f"{SECOND}SCOPE": "api", "DELIVERY_DEFAULTS__RETRY__BUDGET_BURST": "5"}
+    assert set(budgets_of(alone).values()) == {None}
+    (first,) = budgets_of(alone).keys() - {"second"}
+    both = {**alone, f"{ENDPOINT}SCOPE": "api"}
+    assert budgets_of(both) == {first: RetryBudget(burst=5), "second": RetryBudget(burst=5)}
+    given = {**both, "DELIVERY_DEFAULTS__RETRY__BUDGET_RATIO": "0.1", "DELIVERY_DEFAULTS__RETRY__BUDGET_PER_S": "0.5"}
+    assert set(budgets_of(given).values()) == {RetryBudget(ratio=0.1, per_s=0.5, burst=5)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RATIO", "-0.1"), ("RATIO", "101"), ("PER_S", "0"), ("BURST", "0"), ("BURST", "2.5")]
+)
+def test_a_budget_that_is_none_or_never_fills_is_refused(name: str, value: str) -> None:
+    (fault,) = faults_of({**RIGHT, f"{ENDPOINT}RETRY__BUDGET_{name}": value})
+    assert fault.startswith(f"{ENDPOINT}RETRY__BUDGET_{name}: expected")
