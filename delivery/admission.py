@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Final
 
-from delivery.limits import Hold, Limits
+from delivery.in_flight import InFlight
+from delivery.limits import Hold
 from delivery.model import Delivered, HaltReason, Quota, Rate, Retry, RetryBudget, Verdict
 from delivery.policy.backoff import asked_s, spread_s
-from delivery.policy.steps import Halt
-from delivery.ports import Clock, LedgerAway
+from delivery.policy.steps import Halt, Send, Step, WaitUntil
+from delivery.ports import LedgerAway
+from delivery.surroundings import Surroundings
 from delivery.tenure import Tenure
 
-# A quota is waited for as long as a short outage of Redis or a failover may take; then the loop says that it halts.
+# What cannot be counted is waited for as long as a short outage of Redis or a failover may take; then the loop halts.
 AWAY_S: Final = 5.0
 AWAY_LOOK_S: Final = 0.5
 # What was granted and is not used within this time, since the process stood still, is given up: many such at once are
 # no rate.
 LATE_S: Final = 0.25
+# Over a wait as short as that for a turn a slot is kept: by the time it was got again the turn would be gone.
+SHORT_S: Final = 1.0
 
 
 class Admission:
@@ -28,17 +31,29 @@ class Admission:
     for orders and stops like every other, and an event that cannot live that long expires at once.
     """
 
-    def __init__(self, tenure: Tenure, limits: Limits, clock: Clock, chance: Callable[[], float]) -> None:
+    def __init__(self, tenure: Tenure, surroundings: Surroundings) -> None:
         self._tenure = tenure
         self._shared = tenure.endpoint.shared
-        self._limits = limits
-        self._clock = clock
-        self._chance = chance
+        self._limits = surroundings.limits
+        self._in_flight = InFlight(tenure, surroundings.slots, surroundings.clock)
+        self._clock = surroundings.clock
+        self._chance = surroundings.chance
         self._granted_at: float | None = None
         self._turn_at: float | None = None
         # The record whose first attempt has earned its part of a retry.
         self._earned_by: int | None = None
         self._away_since: float | None = None
+
+    async def before(self, step: Step) -> None:
+        """Whoever is going to do something else than send leaves the slot, or the place in the line, to others."""
+        if isinstance(step, Send):
+            return
+        if not isinstance(step, WaitUntil) or step.at - self._clock.monotonic() > SHORT_S:
+            await self.leave()
+
+    async def leave(self) -> None:
+        """The request is over, or there will be none."""
+        await self._in_flight.leave()
 
     def use(self) -> bool:
         """Whether one request may be made now. True for an endpoint that shares nothing: nobody is asked about it."""
@@ -56,11 +71,16 @@ class Admission:
         self._tenure.waits_for = ""
         scope, rate, budget, quota = self._shared.scope, self._shared.rate, self._shared.budget, self._shared.quota
         # A budget says, too, whether its scope has to wait. It is asked last, and then once.
-        if scope is not None and (budget is None or rate is not None):
+        if scope is not None and (budget is None or rate is not None or self._shared.max_in_flight is not None):
             hold = await self._limits.held(scope)
             if hold is not None:
                 self._leave_alone(scope, hold)
                 return None
+        try:
+            if not await self._in_flight.enter():
+                return None
+        except LedgerAway:
+            return self._without_book("the requests at once")
         if rate is not None and not await self._has_turn(rate):
             return None
         if scope is not None and budget is not None:
@@ -72,8 +92,12 @@ class Admission:
                 return Halt(reason=HaltReason.RETRY_BUDGET, detail=f"scope {scope}")
         if quota is not None:
             return await self._take(quota)
-        self._granted_at = self._clock.monotonic()
+        self._grant()
         return None
+
+    def _grant(self) -> None:
+        self._away_since = None
+        self._granted_at = self._clock.monotonic()
 
     def _leave_alone(self, scope: str, hold: Hold) -> None:
         wait_s = hold.left_s + spread_s(hold.asked_s, self._chance())
@@ -110,23 +134,23 @@ class Admission:
         try:
             left_s = await self._limits.take(self._tenure.endpoint.tenant, quota)
         except LedgerAway:
-            return self._without_book()
-        self._away_since = None
+            return self._without_book("the quota")
         if left_s is None:
-            self._granted_at = self._clock.monotonic()
+            self._grant()
             return None
+        self._away_since = None
         detail = f"{quota.requests} in {quota.window_s:g} s"
         return Halt(reason=HaltReason.QUOTA, detail=detail, until=self._clock.monotonic() + left_s)
 
-    def _without_book(self) -> Halt | None:
+    def _without_book(self, uncounted: str) -> Halt | None:
         now = self._clock.monotonic()
         if self._away_since is None:
             self._away_since = now
         left_s = self._away_since + AWAY_S - now
         if left_s <= 0:
             self._away_since = None
-            return Halt(reason=HaltReason.REDIS, detail="the quota cannot be counted")
-        self._wait(min(AWAY_LOOK_S, left_s), "Redis, to count the quota")
+            return Halt(reason=HaltReason.REDIS, detail=f"{uncounted} cannot be counted")
+        self._wait(min(AWAY_LOOK_S, left_s), f"Redis, to count {uncounted}")
         return None
 
     def _wait(self, wait_s: float, what: str) -> None:
@@ -136,7 +160,11 @@ class Admission:
         self._tenure.waits_for = what
 
     async def heard(self, verdict: Verdict) -> None:
-        """What the endpoint asks for holds for its whole scope, from before the retry is scheduled."""
+        """What the endpoint asks for holds for its whole scope, from before anybody else may come."""
+        await self._hold(verdict)
+        await self.leave()
+
+    async def _hold(self, verdict: Verdict) -> None:
         if self._shared.scope is None or not isinstance(verdict, Delivered | Retry):
             return
         wait_s, said = verdict.hint_s, "quota used up"

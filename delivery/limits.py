@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Protocol
 
 from delivery.model import Quota, Rate, RetryBudget
@@ -44,4 +45,34 @@ class Limits(Protocol):
 
         What was taken is not given back. Raises LedgerAway: without the book nothing may be taken.
         """
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What one loop wants of a scope that has at most `most` requests at once.
+
+    `who` is the loop's own name; `lease_s` is longer than its request can take; `wake` is called when it waits
+    and is to come again.
+    """
+
+    scope: str
+    who: str
+    most: int
+    lease_s: float
+    wake: Callable[[], None] = dataclasses.field(compare=False)
+
+
+class Slots(Protocol):
+    """The requests at once of all workers. Everything raises LedgerAway: without the book nobody may enter."""
+
+    async def enter(self, place: Place) -> bool:
+        """Whether the loop has a slot, from now on for `lease_s`; else it has a place in the line, for a few seconds.
+
+        First come, first served. To be asked again: by whoever waits when woken, and every two seconds.
+        """
+        ...
+
+    async def leave(self, place: Place) -> None:
+        """Give the slot, or the place in the line, back."""
         ...

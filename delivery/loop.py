@@ -60,9 +60,8 @@ class DeliveryLoop:
         self._maker = maker
         self._around = surroundings
         self._delivery: Delivery | None = None
-        self.waiting_until: float | None = None
         self._recording = Recording(tenure, surroundings.ledger)
-        self._admission = Admission(tenure, surroundings.limits, surroundings.clock, surroundings.chance)
+        self._admission = Admission(tenure, surroundings)
 
     async def run(self, *, rest: bool = False) -> LoopExit:
         """Deliver until stopped, revoked or halted. Errors of our own come out as they are.
@@ -71,8 +70,16 @@ class DeliveryLoop:
         """
         tenure = self._tenure
         tenure.standing = tenure.standing if rest else started(tenure.standing)
+        try:
+            return await self._to_its_end()
+        finally:
+            await self._admission.leave()
+
+    async def _to_its_end(self) -> LoopExit:
+        tenure = self._tenure
         while True:
             step = self._next_step()
+            await self._admission.before(step)
             ended = tenure.exit()
             if ended is None or not (tenure.lost or self._may_stop(step)):
                 ended = await self._carry_out(step)
@@ -145,9 +152,7 @@ class DeliveryLoop:
             # What is known of a record in hand says nothing when it is another one that the mailbox holds.
             await self._take()
             return
-        self.waiting_until = at
-        await self._tenure.wait(at - self._around.clock.monotonic())
-        self.waiting_until = None
+        await self._tenure.wait(at - self._around.clock.monotonic(), until=at)
 
     async def _send(self, timeout_s: float) -> LoopExit | None:
         tenure, around = self._tenure, self._around

@@ -6,7 +6,7 @@ import dataclasses
 import random
 from collections.abc import Awaitable, Callable
 
-from delivery.limits import Limits
+from delivery.limits import Limits, Slots
 from delivery.model import Endpoint
 from delivery.ports import Clock, Keys, Ledger, Member, Meter, Sender
 from delivery.settle import Settle
@@ -26,6 +26,7 @@ class Surroundings:
     settle: Settle
     ledger: Ledger
     limits: Limits
+    slots: Slots
     meter: Meter
     clock: Clock
     disable: Callable[[Endpoint, str], Awaitable[None]]

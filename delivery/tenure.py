@@ -49,6 +49,8 @@ class Tenure:
         self.sending_since: float | None = None
         # Until when at most a next owner has to wait for what the loop does with the record in hand.
         self.busy_until: float | None = None
+        # Until when the loop waits at the latest, None while it does not; for whoever watches.
+        self.waiting_until: float | None = None
         # What a wait is for that has nothing to do with the record in hand; for whoever watches.
         self.waits_for = ""
         self._interrupted = asyncio.Event()
@@ -97,6 +99,10 @@ class Tenure:
         in_hand = None if progress is None else progress.offset
         return ordered(self.orders, self.settled_to, in_hand, queued_ms)
 
+    def wake(self) -> None:
+        """What the loop waits for has come."""
+        self._interrupted.set()
+
     def _interrupt(self) -> None:
         self._interrupted.set()
         if self.mailbox is not None:
@@ -110,12 +116,16 @@ class Tenure:
             return Stopped()
         return None
 
-    async def wait(self, seconds: float) -> None:
-        """Sleep, but not past the end of the tenure, nor past an order."""
+    async def wait(self, seconds: float, *, until: float | None = None) -> None:
+        """Sleep, but not past the end of the tenure, nor past an order; `until` is shown to whoever watches."""
         if seconds <= 0:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._interrupted.wait()
+        self.waiting_until = until
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._interrupted.wait()
+        finally:
+            self.waiting_until = None
         if self.exit() is None:
             self._interrupted.clear()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.adapters.memory_ledger import MemoryLedger
 from delivery.adapters.memory_limits import MemoryLimits
+from delivery.adapters.memory_slots import MemorySlots
 from delivery.adapters.redis_board import RedisBoard
 from delivery.adapters.redis_connection import RedisConnection
 from delivery.adapters.redis_ledger import RedisLedger
 from delivery.adapters.redis_limits import RedisLimits
+from delivery.adapters.redis_slots import RedisSlots
 from delivery.fallback_ledger import FallbackLedger
 from delivery.fallback_limits import FallbackLimits
-from delivery.limits import Limits
+from delivery.limits import Limits, Slots
 from delivery.ports import Clock, LedgerAway
 from supervisor.configuration import Configuration
 
@@ -66,6 +68,16 @@ def shared_limits(redis: RedisConnection | None, prefix: str, clock: Clock) -> L
     """One book for all workers; for a worker alone, its own."""
     own = MemoryLimits(clock)
     return own if redis is None else FallbackLimits(RedisLimits(redis, prefix), own)
+
+
+def shared_slots(
+    redis: RedisConnection | None, prefix: str, worker_id: str, clock: Clock
+) -> tuple[Slots, dict[str, Callable[[], Coroutine[Any, Any, None]]]]:
+    """The requests at once of all workers, or of a worker alone; and what has to run for ever for them."""
+    if redis is None:
+        return MemorySlots(clock), {}
+    slots = RedisSlots(redis, prefix, worker_id)
+    return slots, {"calls for slots": slots.run}
 
 
 @contextlib.asynccontextmanager

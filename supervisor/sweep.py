@@ -293,6 +293,6 @@ class Sweep:
         """How every owned endpoint stands now."""
         now = self._clock.monotonic()
         return [
-            loop_state(o.tenure, now, runs=o.loop is not None, waiting_until=o.loop.waiting_until if o.loop else None)
+            loop_state(o.tenure, now, runs=o.loop is not None, waiting_until=o.tenure.waiting_until)
             for o in self._owned.values()
         ]

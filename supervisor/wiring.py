@@ -34,7 +34,7 @@ from delivery.surroundings import Surroundings
 from supervisor.board import LiveBoard
 from supervisor.clock import SystemClock
 from supervisor.configuration import Configuration, Start
-from supervisor.connections import kafka_connection, redis_connection, shared_ledger, shared_limits
+from supervisor.connections import kafka_connection, redis_connection, shared_ledger, shared_limits, shared_slots
 from supervisor.following import Following, pending_letters
 from supervisor.gaps import gap_reporter
 from supervisor.gauges import gauges
@@ -122,6 +122,8 @@ class _Building:
         self.ledger = shared_ledger(self.redis, prefix, self.worker_id, self.clock)
         if isinstance(self.ledger, FallbackLedger):
             self.forever["ledger"] = self.ledger.run
+        self.slots, listening = shared_slots(self.redis, prefix, self.worker_id, self.clock)
+        self.forever |= listening
 
     def _build_kafka(self) -> None:
         configuration = self.configuration
@@ -150,6 +152,7 @@ class _Building:
             settle=Settle(self.pump, self.dead_letters, configuration.prefix, self.meter),
             ledger=self.ledger,
             limits=shared_limits(self.redis, configuration.prefix, self.clock),
+            slots=self.slots,
             meter=self.meter,
             clock=self.clock,
             disable=self.control.disable,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 import structlog
@@ -32,15 +32,18 @@ FIRST_PROBE_S: Final = 0.1
 WELL_S: Final = 10.0
 # Calls at once, each on a connection of its own: more would only wait in Redis, which does one thing at a time.
 MOST_CALLS: Final = 8
+# Whoever listens and hears nothing for so long asks whether Redis is still there, and gives up after as long again.
+QUIET_S: Final = 10.0
 
 Command = tuple[str | bytes | int | float, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script with one key, and the name that Redis gives it."""
+    """A Lua script with one key, or several that have one hash tag, and the name that Redis gives it."""
 
     text: str
+    keys: int = 1
     sha: str = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,7 +53,7 @@ class Script:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
-    """One run of a script: its key, then its arguments."""
+    """One run of a script: its keys, then its arguments."""
 
     script: Script
     arguments: Command
@@ -58,8 +61,8 @@ class Call:
     def command(self, *, whole: bool = False) -> Command:
         """As Redis is asked; `whole` sends the script itself, which Redis then knows."""
         if whole:
-            return ("EVAL", self.script.text, 1, *self.arguments)
-        return ("EVALSHA", self.script.sha, 1, *self.arguments)
+            return ("EVAL", self.script.text, self.script.keys, *self.arguments)
+        return ("EVALSHA", self.script.sha, self.script.keys, *self.arguments)
 
 
 class RedisConnection:
@@ -132,6 +135,28 @@ class RedisConnection:
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """Run plain commands in one pipeline; returns their answers. Raises LedgerAway."""
         return self._checked(await self._asked(commands))
+
+    async def messages(self, channel: str, *, quiet_s: float = QUIET_S) -> AsyncGenerator[bytes, None]:
+        """What is published on a channel, on a connection of its own, as long as that holds. Raises LedgerAway."""
+        pubsub = self._client.pubsub()
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await pubsub.subscribe(channel)
+            asked = False
+            while True:
+                message = await pubsub.get_message(timeout=quiet_s)
+                if message is not None and message["type"] == "message":
+                    yield message["data"]
+                if message is None and asked:
+                    raise LedgerAway("Redis does not answer")
+                if message is None:
+                    await pubsub.ping()
+                asked = message is None
+        except (RedisError, OSError, TimeoutError) as error:
+            raise LedgerAway(_text(error)) from None
+        finally:
+            with contextlib.suppress(RedisError, OSError):
+                await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     async def _asked(self, commands: Sequence[Command]) -> list[Any]:
         if not commands:

@@ -118,6 +118,7 @@ class SharedLimits:
 
     scope: str | None = None
     rate: Rate | None = None
+    max_in_flight: int | None = None
     budget: RetryBudget | None = None
     quota: Quota | None = None
 

@@ -220,6 +220,7 @@ def endpoint_of(chosen: Chosen, budgeted: Collection[str] = ()) -> Endpoint:
     budget = RetryBudget(**{f.name: retry.pop(f"budget_{f.name}", f.default) for f in dataclasses.fields(RetryBudget)})
     shared = SharedLimits(
         scope=scope,
+        max_in_flight=endpoint.pop("max_in_flight", None),
         budget=budget if scope in budgeted else None,
         rate=_rate(endpoint.pop("rate", None), endpoint.pop("rate_burst", None)),
         quota=Quota(**groups["quota"]) if groups["quota"] else None,

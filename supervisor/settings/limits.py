@@ -11,7 +11,7 @@ from supervisor.settings.names import Path
 from supervisor.settings.source import Reading
 
 # All of a scope must mean the same by it.
-_OF_A_SCOPE = ("rate", "rate_burst", "retry.budget_ratio", "retry.budget_per_s", "retry.budget_burst")
+_OF_A_SCOPE = ("rate", "rate_burst", "max_in_flight", "retry.budget_ratio", "retry.budget_per_s", "retry.budget_burst")
 
 
 class Chosen(Protocol):

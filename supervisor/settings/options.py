@@ -18,8 +18,6 @@ _DAY_S = 86_400.0
 _MONTH_S = 31 * _DAY_S
 _MIB = 1_048_576
 
-_Later = Annotated[None, Reads(parse=refuse, optional=True, supported=False)]
-
 
 class Options(BaseModel):
     """What all models here share: no unknown names, and no input in an error."""
@@ -154,7 +152,10 @@ class EndpointOptions(Options):
     rate_burst: Annotated[int | None, Reads(parse=count(1, 1_000_000), optional=True)] = unset(
         "Most requests at once within `RATE`; none: those of one second, at least 1"
     )
-    max_in_flight: _Later = unset("Most requests at once within the scope")
+    max_in_flight: Annotated[int | None, Reads(parse=count(1, 1_000_000), optional=True)] = unset(
+        "Most requests at once of the scope, over all workers; the others wait in a line. The same for all endpoints "
+        "of a scope. Without `SCOPE` there is nothing to limit: an endpoint has one at a time"
+    )
 
     allow_networks: Annotated[tuple[str, ...] | None, Reads(parse=texts.networks, optional=True)] = unset(
         "Networks that are not public and may be reached all the same, like `10.1.0.0/16,192.168.3.207`; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from collections import Counter
@@ -11,7 +12,7 @@ import pytest
 
 from supervisor.demo.scripts import after, always, reply, sequence
 from supervisor.demo.seen import Seen
-from tests.acceptance.cluster import Cluster
+from tests.acceptance.cluster import SENDER, Cluster
 from tests.acceptance.harness import System, until
 from tests.services import TEST_IS_LONG
 
@@ -27,6 +28,10 @@ FAILING = HEALTHY = 10
 ROUND_TRIP_S = 0.1
 WATCHED_S = 20.0 if TEST_IS_LONG else 8.0
 OUTAGE_S = 90.0 if TEST_IS_LONG else 15.0
+SLOTS, SLOT_ENDPOINTS = 2, 6
+SLOW_S, LONGEST_S = 0.4, 2.0
+# A dead worker's slots: what a request may take, a margin of 5 s, and the look of those who wait.
+LEASE_S = LONGEST_S + 5.0 + 2.0
 # From Redis to the endpoint; a process that was held up longer asks again.
 ON_ITS_WAY_S = 0.3
 
@@ -240,4 +245,48 @@ async def test_ten_failing_endpoints_of_a_scope_share_one_retry_budget_and_ten_h
     assert halts > 0
     assert beside >= 0.95 * alone
     assert all(delivered(path) == ids for path in bad), "each once afterwards, in order"
+    assert await system.dead_letters("acme", timeout_s=0) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(240)
+async def test_a_scope_has_no_more_requests_at_once_than_may_be_over_all_workers_and_a_dead_ones_slots_come_back(
+    system: System,
+) -> None:
+    topic = system.source("orders")
+    limits = {"SCOPE": "api", "MAX_IN_FLIGHT": str(SLOTS), "TIMEOUT_S": str(LONGEST_S), "CONNECT_TIMEOUT_S": "1"}
+    paths = [system.endpoint("acme", f"e{n}", topic, **limits) for n in range(SLOT_ENDPOINTS)]
+    for path in paths:
+        system.server.script(path, after(SLOW_S, 204))
+    await system.create(topic)
+    cluster = Cluster(system)
+    await cluster.run(3)
+    await spread_over(cluster, [path.removeprefix("/") for path in paths])
+    ids = await system.produce(topic, [b"{}"] * int((2 * WATCHED_S + LEASE_S) * SLOTS / SLOW_S / SLOT_ENDPOINTS))
+    for path in paths:
+        await system.server.arrived(path, 1, 30)
+
+    per_s = await rate(system, paths, WATCHED_S)
+    at_once = system.server.max_at_once()
+    # One that has a slot just now.
+    sender = system.server.requests()[-1].header(SENDER)
+    blow = await cluster.kill(next(worker for worker in cluster.living if cluster.name(worker) == sender))
+    own = [path for path in paths if path in blow.owned]
+    await asyncio.sleep(LEASE_S)  # by then what the dead one had is free
+    again_per_s = await rate(system, paths, WATCHED_S)
+    for path in paths:
+        await system.all_arrived(path, ids, 120)
+
+    alive = [seen for seen in system.server.requests() if seen.ended_at - seen.at >= 0.9 * SLOW_S]
+    changes = sorted([(seen.at, 1) for seen in alive] + [(seen.ended_at, -1) for seen in alive])
+    inside = list(itertools.accumulate(change for _, change in changes))
+    print(
+        f"\nat most {at_once} at once, {per_s:.2f}/s of {SLOTS / SLOW_S:g}/s; "
+        f"{max(inside)} at once and {again_per_s:.2f}/s after the death of a worker with {len(own)} endpoints"
+    )
+    assert at_once == SLOTS
+    assert max(inside) <= SLOTS
+    assert per_s >= 0.75 * SLOTS / SLOW_S
+    assert again_per_s >= 0.75 * SLOTS / SLOW_S
+    assert all(system.server.ids(path) == ids for path in paths), "in order, and none is missing"
     assert await system.dead_letters("acme", timeout_s=0) == []

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from delivery.adapters.memory_limits import MemoryLimits
-from delivery.limits import Limits
+from delivery.adapters.memory_slots import MemorySlots
+from delivery.limits import Limits, Slots
 from delivery.loop import DeliveryLoop
 from delivery.model import Endpoint, LoopExit, Partition
 from delivery.policy.request import RequestMaker
@@ -45,6 +46,7 @@ class LoopKit:
         self.letters = FakeDeadLetters()
         self.ledger = RecordingLedger()
         self.limits: Limits = MemoryLimits(self.clock)
+        self.slots: Slots = MemorySlots(self.clock)
         self.meter = RecordingMeter()
         self.chance = 0.0
         self.pump = CommitPump(self.member, 0.1)
@@ -69,6 +71,7 @@ class LoopKit:
             settle=Settle(self.pump, self.letters, "p", self.meter),
             ledger=self.ledger,
             limits=self.limits,
+            slots=self.slots,
             meter=self.meter,
             clock=self.clock,
             disable=self.orders.disable,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from delivery.adapters.memory_limits import MemoryLimits
+from delivery.adapters.memory_slots import MemorySlots
 from delivery.loop import DeliveryLoop
 from delivery.model import Endpoint, Partition
 from delivery.policy.request import RequestMaker
@@ -70,6 +71,7 @@ class SweepKit:
             settle=Settle(self.pump, self.letters, "p", self.meter),
             ledger=self.ledger,
             limits=MemoryLimits(self.clock),
+            slots=MemorySlots(self.clock),
             meter=self.meter,
             clock=self.clock,
             disable=self.orders.disable,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from delivery.adapters.memory_limits import MemoryLimits
-from delivery.limits import Hold
+from delivery.limits import Hold, Place
 from delivery.model import (
     Answer,
     DeadLetterReason,
@@ -88,9 +89,11 @@ def sharing(
     quota: Quota | None = None,
     rate: Rate | None = None,
     budget: RetryBudget | None = None,
+    most: int | None = None,
     **changes: Any,
 ) -> Endpoint:
-    return endpoint(shared=SharedLimits(scope=scope, quota=quota, rate=rate, budget=budget), **changes)
+    shared = SharedLimits(scope=scope, quota=quota, rate=rate, budget=budget, max_in_flight=most)
+    return endpoint(shared=shared, **changes)
 
 
 def at(kit: LoopKit) -> list[float]:
@@ -431,6 +434,122 @@ async def test_a_book_that_is_back_within_five_seconds_halts_nothing() -> None:
     _running = kit.start()
     await kit.until_settled(3)
     assert 3 <= at(kit)[0] - began < 3.6
+
+
+def answering_after(seconds: float, answer: Answer = OK) -> Callable[[], Awaitable[Answer]]:
+    async def reply() -> Answer:
+        await asyncio.sleep(seconds)
+        return answer
+
+    return reply
+
+
+def beside_each_other(count: int, *replies: Any, events: int = 3, **shared: Any) -> list[LoopKit]:
+    """Endpoints of one scope with one book, each with a name of its own."""
+    kits = [LoopKit(*replies, count=events, of=sharing(name=f"e{n}", **shared)) for n in range(count)]
+    for kit in kits:
+        kit.slots, kit.limits = kits[0].slots, kits[0].limits
+    return kits
+
+
+@in_virtual_time
+async def test_a_scope_has_no_more_requests_at_once_than_may_be_and_all_of_these_all_the_time() -> None:
+    kits = beside_each_other(5, answering_after(1.0), most=2)
+    began = kits[0].clock.monotonic()
+    _running = [kit.start() for kit in kits]
+    for kit in kits:
+        await kit.until_settled(3)
+    moments = sorted(moment - began for kit in kits for moment in at(kit))
+    assert moments == [n // 2 for n in range(15)]
+    assert all(kit.ledger.records == [] for kit in kits)
+
+
+@in_virtual_time
+async def test_a_loop_in_the_line_says_for_what_it_waits_and_leaves_it_for_a_stop_and_for_a_cancelled_event() -> None:
+    kits = beside_each_other(4, answering_after(10.0), events=1, most=1)
+    running = []
+    for kit in kits:
+        running.append(kit.start())
+        await others()
+    stopped, cancelled, last = kits[1:]
+    state = loop_state(stopped.tenure, 0.0, runs=True, waiting_until=stopped.tenure.waiting_until)
+    assert (state.state, state.detail) == (LoopStateName.WAITING, "its turn among 1 at once in scope acme/api")
+    stopped.tenure.stop()
+    assert await running[1] == Stopped()
+    cancelled.orders.give("acme/e2", cancel_record=Order(position=0, at_ms=2**50, by="me", first=0, below=1))
+    cancelled.tenure.obey(cancelled.orders.of(cancelled.endpoint))
+    await cancelled.until_settled(1, 5.0)
+    assert cancelled.letters.headers()["dead-letter-reason"] == DeadLetterReason.CANCELLED
+    await last.until_settled(1)
+    assert at(last)[0] - at(kits[0])[0] == 10.0, "as soon as the first has its answer"
+    assert stopped.sender.sent == cancelled.sender.sent == []
+
+
+@in_virtual_time
+async def test_a_slot_is_free_while_an_endpoint_waits_to_retry_and_when_a_loop_ends_in_any_way() -> None:
+    failing, other = beside_each_other(2, answering_after(1.0, FAILS), events=1, most=1)
+    other.sender.replies[0] = OK
+    began = failing.clock.monotonic()
+    running = [failing.start(), other.start()]
+    await other.until_settled(1)
+    assert [moment - began for moment in at(other)] == [1.0]
+    await time_passes(0.5)
+    assert failing.tenure.sending_since is not None
+    running[0].cancel()
+    await asyncio.wait([running[0]])
+    (third,) = beside_each_other(1, OK, events=1, most=1)
+    third.slots = failing.slots
+    began = third.clock.monotonic()
+    _running = third.start()
+    await third.until_settled(1)
+    assert at(third) == [began]
+
+
+@in_virtual_time
+async def test_a_request_that_runs_on_after_its_queue_was_lost_keeps_its_slot_until_it_ends() -> None:
+    lost, other = beside_each_other(2, answering_after(3.0), events=1, most=1)
+    _running = [lost.start()]
+    await others()
+    _running.append(other.start())
+    await time_passes(1.0)
+    lost.tenure.lose()
+    lost.tenure.released()
+    await other.until_settled(1)
+    assert at(other)[0] - at(lost)[0] == 3.0
+
+
+class SlotsAway:
+    """`delivery.limits.Slots` of a book that is away."""
+
+    async def enter(self, place: Place) -> bool:
+        raise LedgerAway("away")
+
+    async def leave(self, place: Place) -> None:
+        raise LedgerAway("away")
+
+
+@in_virtual_time
+async def test_without_the_book_nobody_enters_and_after_five_seconds_the_loop_halts() -> None:
+    kit = LoopKit(OK, of=sharing(most=2))
+    kit.slots = SlotsAway()
+    began = kit.clock.monotonic()
+    ended = await kit.run()
+    assert isinstance(ended, Halted)
+    assert (ended.reason, ended.detail) == (HaltReason.REDIS, "the requests at once cannot be counted")
+    assert kit.clock.monotonic() - began == pytest.approx(5.0)
+    assert kit.sender.sent == []
+
+
+@in_virtual_time
+async def test_a_rate_and_slots_together_use_both_and_exceed_neither() -> None:
+    kits = beside_each_other(6, answering_after(1.0), most=2, rate=Rate(per_s=1.0, burst=1))
+    began = kits[0].clock.monotonic()
+    _running = [kit.start() for kit in kits]
+    for kit in kits:
+        await kit.until_settled(3, 120.0)
+    moments = sorted(moment - began for kit in kits for moment in at(kit))
+    assert all(later - earlier >= 0.999 for earlier, later in itertools.pairwise(moments))
+    assert moments[-1] <= 1.3 * 17, "what may be is used"
 
 
 @in_virtual_time

@@ -92,7 +92,7 @@ def test_a_wrong_value_is_one_line_with_its_variable_and_what_is_expected(variab
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("MAX_IN_FLIGHT", "2"), ("IDEMPOTENT", "false")),
+        ("IDEMPOTENT", "false"),
         *(("RETRY_UNSAFE", "401"), ("PROXY", f"http://u:{LEAK}@proxy:3128")),
     ],
 )

@@ -109,6 +109,8 @@ SECOND = "DELIVERY_TENANTS__ACME__ENDPOINTS__SECOND__"
         ({"RATE": "10/s"}, {"RATE": "20/s"}, "RATE"),
         ({"RATE": "10/s"}, {}, "RATE"),
         ({"RATE": "10/s", "RATE_BURST": "5"}, {"RATE": "10/s", "RATE_BURST": "6"}, "RATE_BURST"),
+        ({"MAX_IN_FLIGHT": "2"}, {"MAX_IN_FLIGHT": "3"}, "MAX_IN_FLIGHT"),
+        ({"MAX_IN_FLIGHT": "2"}, {}, "MAX_IN_FLIGHT"),
         ({"RETRY__BUDGET_RATIO": "0.5"}, {}, "RETRY__BUDGET_RATIO"),
         ({"RETRY__BUDGET_PER_S": "2"}, {"RETRY__BUDGET_PER_S": "1"}, "RETRY__BUDGET_PER_S"),
         ({"RETRY__BUDGET_BURST": "5"}, {}, "RETRY__BUDGET_BURST"),
@@ -155,3 +157,15 @@ def test_a_scope_that_two_endpoints_name_has_a_retry_budget_and_an_endpoint_alon
 def test_a_budget_that_is_none_or_never_fills_is_refused(name: str, value: str) -> None:
     (fault,) = faults_of({**RIGHT, f"{ENDPOINT}RETRY__BUDGET_{name}": value})
     assert fault.startswith(f"{ENDPOINT}RETRY__BUDGET_{name}: expected")
+
+
+def test_requests_at_once_are_those_of_the_scope_and_none_is_no_limit() -> None:
+    given = {**RIGHT, f"{ENDPOINT}SCOPE": "api", "DELIVERY_DEFAULTS__MAX_IN_FLIGHT": "2"}
+    assert only_endpoint(given).shared.max_in_flight == 2
+    assert only_endpoint({**given, f"{ENDPOINT}MAX_IN_FLIGHT": "none"}).shared.max_in_flight is None
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
+def test_requests_at_once_that_are_no_number_above_zero_are_refused(value: str) -> None:
+    (fault,) = faults_of({**RIGHT, f"{ENDPOINT}MAX_IN_FLIGHT": value})
+    assert fault.startswith(f"{ENDPOINT}MAX_IN_FLIGHT: expected")
