@@ -7,7 +7,7 @@ from typing import Final
 
 from delivery.in_flight import InFlight
 from delivery.limits import Hold
-from delivery.model import Delivered, HaltReason, Quota, Rate, Retry, RetryBudget, Verdict
+from delivery.model import Delivered, HaltReason, Quota, Rate, Retry, RetryBudget, Verdict, WaitSource
 from delivery.policy.backoff import asked_s, spread_s
 from delivery.policy.steps import Halt, Send, Step, WaitUntil
 from delivery.ports import LedgerAway
@@ -43,6 +43,7 @@ class Admission:
         # The record whose first attempt has earned its part of a retry.
         self._earned_by: int | None = None
         self._away_since: float | None = None
+        self._waited: WaitSource | None = None
 
     async def before(self, step: Step) -> None:
         """Whoever is going to do something else than send leaves the slot, or the place in the line, to others."""
@@ -78,6 +79,7 @@ class Admission:
                 return None
         try:
             if not await self._in_flight.enter():
+                self._waited = WaitSource.SLOT
                 return None
         except LedgerAway:
             return self._without_book("the requests at once")
@@ -103,7 +105,7 @@ class Admission:
         wait_s = hold.left_s + spread_s(hold.asked_s, self._chance())
         # When the scope is free again its turns are counted anew: old ones would all be used at once.
         self._turn_at = None
-        self._wait(wait_s, f"scope {scope}: {hold.source}")
+        self._wait(wait_s, WaitSource.SCOPE, f"scope {scope}: {hold.source}")
 
     async def _claim(self, scope: str, budget: RetryBudget) -> Hold | bool:
         """Every request for a record after its first is a retry, also one that begins a new run of attempts."""
@@ -126,7 +128,7 @@ class Admission:
             now = self._clock.monotonic()
             self._turn_at = now + wait_s
         if self._turn_at > now:
-            self._wait(self._turn_at - now, "its turn in RATE")
+            self._wait(self._turn_at - now, WaitSource.RATE, "its turn in RATE")
             return False
         return True
 
@@ -150,14 +152,20 @@ class Admission:
         if left_s <= 0:
             self._away_since = None
             return Halt(reason=HaltReason.REDIS, detail=f"{uncounted} cannot be counted")
-        self._wait(min(AWAY_LOOK_S, left_s), f"Redis, to count {uncounted}")
+        self._wait(min(AWAY_LOOK_S, left_s), WaitSource.REDIS, f"Redis, to count {uncounted}")
         return None
 
-    def _wait(self, wait_s: float, what: str) -> None:
+    def waited(self) -> WaitSource | None:
+        """The limit that the next request had to wait for last, if any. Asked once for each request."""
+        waited, self._waited = self._waited, None
+        return waited
+
+    def _wait(self, wait_s: float, source: WaitSource, what: str) -> None:
         standing = self._tenure.standing
         until = max(standing.not_before, self._clock.monotonic() + wait_s)
         self._tenure.standing = dataclasses.replace(standing, not_before=until)
         self._tenure.waits_for = what
+        self._waited = source
 
     async def heard(self, verdict: Verdict) -> None:
         """What the endpoint asks for holds for its whole scope, from before anybody else may come."""

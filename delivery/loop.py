@@ -8,7 +8,6 @@ from typing import assert_never
 import structlog
 
 from delivery.admission import Admission
-from delivery.attempt_report import report
 from delivery.model import (
     DeadLetterReason,
     Delivered,
@@ -23,7 +22,7 @@ from delivery.model import (
     Revoked,
     Unsendable,
 )
-from delivery.policy import classify, decide
+from delivery.policy import classify, decide, recount
 from delivery.policy.dead_letter import facts_of
 from delivery.policy.decide import Attempted
 from delivery.policy.event import read_delivery
@@ -198,6 +197,8 @@ class DeliveryLoop:
     async def _attempt(self, delivery: Delivery, timeout_s: float) -> None:
         tenure, around, endpoint = self._tenure, self._around, self._endpoint
         started_at, wall_s = around.clock.monotonic(), around.clock.wall()
+        sending = recount.sending(endpoint, delivery, tenure.standing.in_hand, wall_s, self._admission.waited())
+        around.attempts.sending(sending)
         reply = await self._request(delivery, timeout_s, wall_s)
         verdict = classify.classify(reply, endpoint, around.clock.wall())
         attempted = Attempted(
@@ -210,8 +211,7 @@ class DeliveryLoop:
             spread_unit=around.chance(),
         )
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
-        age_s = around.clock.wall() - delivery.event.time_ms / 1000
-        report(around.meter, endpoint, self._names, attempted, tenure.standing.in_hand, age_s)
+        around.attempts.ended(recount.ended(sending, endpoint, attempted, tenure.standing))
         await self._admission.heard(verdict)
         if not tenure.lost and not (isinstance(verdict, Delivered) and verdict.hint_s is None):
             await self._recording.remember()
@@ -261,8 +261,8 @@ class DeliveryLoop:
                 return Revoked()
         if refused is not None:
             return await self._halt(refused)
-        log.info(
-            "dead letter", **self._names(), reason=progress.reason, attempts=progress.requests, detail=progress.detail
+        self._around.attempts.decided(
+            recount.dead_lettered(self._endpoint, self._delivery, progress, self._around.clock.wall())
         )
         await self._done()
         return None
@@ -276,17 +276,12 @@ class DeliveryLoop:
         if halt.reason is HaltReason.GONE and self._tenure.orders.disabled is None:
             halt = await self._disable(halt)
         clock = self._around.clock
-        standing = halted(self._tenure.standing, self._endpoint, halt, clock.monotonic(), clock.wall())
+        before, now, wall_s = self._tenure.standing, clock.monotonic(), clock.wall()
+        standing = halted(before, self._endpoint, halt, now, wall_s)
         self._tenure.standing = standing
+        self._around.attempts.decided(
+            recount.halted(self._endpoint, self._delivery, before, standing, halt, wall_s, now)
+        )
         self._around.settle.hurry()  # what led to it is not to be sent again because its owner dies in the pause
         await self._recording.remember()
         return Halted(reason=halt.reason, detail=halt.detail, due_at=standing.due_at)
-
-    def _names(self) -> dict[str, str]:
-        delivery = self._in_hand()
-        return {
-            "tenant": self._endpoint.tenant,
-            "endpoint": self._endpoint.name,
-            "webhook_id": delivery.event.id,
-            "queue": str(delivery.queue),
-        }

@@ -17,7 +17,6 @@ from delivery.model import (
     Partition,
     Reply,
     SigningKey,
-    StatusClass,
 )
 from delivery.policy.standing import Standing
 
@@ -265,19 +264,7 @@ class Ledger(Protocol):
 
 
 class Meter(Protocol):
-    """Counts what happens, for whoever watches."""
-
-    def attempt(self, endpoint: Endpoint, reply: Reply, status_class: StatusClass, seconds: float) -> None:
-        """One request ended."""
-        ...
-
-    def delivered(self, endpoint: Endpoint, end_to_end_s: float) -> None:
-        """One event was confirmed, this long after its source record was written."""
-        ...
-
-    def retry(self, endpoint: Endpoint, status_class: StatusClass) -> None:
-        """One more attempt is scheduled."""
-        ...
+    """Counts what happens beside attempts, for whoever watches."""
 
     def dead_letter(self, endpoint: Endpoint, reason: DeadLetterReason) -> None:
         """One dead letter was acknowledged by Kafka."""

@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Awaitable, Callable
 
+from delivery.attempts import Attempts
 from delivery.limits import Limits, Slots
 from delivery.model import Endpoint
 from delivery.ports import Clock, Keys, Ledger, Member, Meter, Sender
@@ -27,6 +28,7 @@ class Surroundings:
     ledger: Ledger
     limits: Limits
     slots: Slots
+    attempts: Attempts
     meter: Meter
     clock: Clock
     disable: Callable[[Endpoint, str], Awaitable[None]]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.adapters.kafka_reader import KafkaReader
 from delivery.adapters.memory_ledger import MemoryLedger
 from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.memory_slots import MemorySlots
@@ -19,8 +20,9 @@ from delivery.adapters.redis_slots import RedisSlots
 from delivery.fallback_ledger import FallbackLedger
 from delivery.fallback_limits import FallbackLimits
 from delivery.limits import Limits, Slots
+from delivery.model import Partition
 from delivery.ports import Clock, LedgerAway
-from supervisor.configuration import Configuration
+from supervisor.configuration import Configuration, ProcessLimits
 
 
 def kafka_connection(configuration: Configuration) -> KafkaConnection:
@@ -46,6 +48,22 @@ def kafka_connection(configuration: Configuration) -> KafkaConnection:
         session_timeout_s=configuration.process.session_timeout_s,
         max_poll_interval_s=configuration.process.max_poll_interval_s,
         max_message_bytes=max(configuration.own_topics.max_message_bytes, 2 * 1_048_576),
+    )
+
+
+def half_reader(
+    connection: KafkaConnection,
+    process: ProcessLimits,
+    on_gap: Callable[[Partition, int, int], None],
+    partition_bytes: int | None,
+) -> KafkaReader:
+    """One of the two readers of a worker, with half of the bytes that may wait for loops and lanes."""
+    return KafkaReader(
+        connection,
+        mailbox_records=process.mailbox_records,
+        buffer_bytes=process.buffer_bytes // 2,
+        on_gap=on_gap,
+        partition_bytes=partition_bytes,
     )
 
 

@@ -20,6 +20,7 @@ from delivery.adapters.kafka_reader import KafkaReader
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.adapters.prometheus_meter import PrometheusMeter
 from delivery.adapters.redis_board import RedisBoard
+from delivery.attempts import AttemptLog, ToldToAll
 from delivery.fallback_ledger import FallbackLedger
 from delivery.fanout import Fanout
 from delivery.intake import Intake
@@ -34,7 +35,14 @@ from delivery.surroundings import Surroundings
 from supervisor.board import LiveBoard
 from supervisor.clock import SystemClock
 from supervisor.configuration import Configuration, Start
-from supervisor.connections import kafka_connection, redis_connection, shared_ledger, shared_limits, shared_slots
+from supervisor.connections import (
+    half_reader,
+    kafka_connection,
+    redis_connection,
+    shared_ledger,
+    shared_limits,
+    shared_slots,
+)
 from supervisor.following import Following, pending_letters
 from supervisor.gaps import gap_reporter
 from supervisor.gauges import gauges
@@ -153,6 +161,7 @@ class _Building:
             ledger=self.ledger,
             limits=shared_limits(self.redis, configuration.prefix, self.clock),
             slots=self.slots,
+            attempts=ToldToAll(AttemptLog(), self.meter),
             meter=self.meter,
             clock=self.clock,
             disable=self.control.disable,
@@ -170,14 +179,7 @@ class _Building:
         return KafkaMember(self.connection, self.kafka_topics, group, self.clock)
 
     def _reader(self, partition_bytes: int | None) -> KafkaReader:
-        process = self.configuration.process
-        return KafkaReader(
-            self.connection,
-            mailbox_records=process.mailbox_records,
-            buffer_bytes=process.buffer_bytes // 2,
-            on_gap=gap_reporter(self.meter),
-            partition_bytes=partition_bytes,
-        )
+        return half_reader(self.connection, self.configuration.process, gap_reporter(self.meter), partition_bytes)
 
     def _make_loop(self, program_version: str) -> Any:
         makers = {e.label: RequestMaker(e, program_version) for e in self.configuration.endpoints}

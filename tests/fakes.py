@@ -12,18 +12,23 @@ from delivery.adapters.memory_ledger import Entry, MemoryLedger
 from delivery.mailbox import Mailbox
 from delivery.model import (
     Answer,
+    AttemptRecord,
     DeadLetterReason,
+    Decided,
+    Ended,
     Endpoint,
     FanoutResult,
     HaltReason,
     Headers,
     Network,
+    NextStep,
     Outgoing,
     OutgoingRecord,
     Partition,
     Reply,
+    Sending,
     SigningKey,
-    StatusClass,
+    VerdictName,
 )
 from delivery.policy.notes import Note
 from delivery.policy.orders import NO_ORDERS, Order, Orders
@@ -345,10 +350,14 @@ class RecordingLedger(MemoryLedger):
 
 
 class RecordingMeter:
-    """`delivery.ports.Meter`: keeps every call, by name. The errors, when set, are raised by `delivered` and `halt`."""
+    """`delivery.ports.Meter` and `delivery.attempts.Attempts`: keeps every call, by name, and every record.
+
+    The errors, when set, are raised by `ended` at a delivery and by `halt`.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
+        self.records: list[AttemptRecord] = []
         self.error: Exception | None = None
         self.halt_error: Exception | None = None
 
@@ -356,19 +365,23 @@ class RecordingMeter:
         """What was told under this name."""
         return [what for called, what in self.calls if called == name]
 
-    def attempt(self, endpoint: Endpoint, reply: Reply, status_class: StatusClass, seconds: float) -> None:
-        """Keep the class."""
-        self.calls.append(("attempt", status_class))
+    def sending(self, record: Sending) -> None:
+        """Keep it."""
+        self.records.append(record)
 
-    def delivered(self, endpoint: Endpoint, end_to_end_s: float) -> None:
-        """Keep the time, or raise."""
-        if self.error is not None:
+    def ended(self, record: Ended) -> None:
+        """Keep it, and raise when it is a delivery."""
+        if self.error is not None and record.verdict is VerdictName.DELIVERED:
             raise self.error
-        self.calls.append(("delivered", end_to_end_s))
+        self.records.append(record)
 
-    def retry(self, endpoint: Endpoint, status_class: StatusClass) -> None:
-        """Keep the class."""
-        self.calls.append(("retry", status_class))
+    def decided(self, record: Decided) -> None:
+        """Keep it."""
+        self.records.append(record)
+
+    def ends(self, step: NextStep) -> list[Ended]:
+        """The attempts after which this came."""
+        return [record for record in self.records if isinstance(record, Ended) and record.decision.step is step]
 
     def dead_letter(self, endpoint: Endpoint, reason: DeadLetterReason) -> None:
         """Keep the reason."""

@@ -79,10 +79,11 @@ def unit() -> None:
 
 
 def alerts() -> None:
-    """By Prometheus: the rules, and when each one fires."""
+    """By Prometheus: the rules, when each alert fires, and what is recorded."""
     folder = DEPLOY / "prometheus"
-    ask("promtool", "check", "rules", str(folder / "alerts.yaml"))
-    ask("promtool", "test", "rules", str(folder / "alerts.test.yaml"))
+    for name in ("alerts", "recording"):
+        ask("promtool", "check", "rules", str(folder / f"{name}.yaml"))
+        ask("promtool", "test", "rules", str(folder / f"{name}.test.yaml"))
 
 
 CHECKS: tuple[Callable[[], None], ...] = (compose, image, kubernetes, unit, alerts)

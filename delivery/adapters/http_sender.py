@@ -88,14 +88,15 @@ class HttpSender:
         except (ValueError, TypeError) as error:
             return NotSent(kind=NotSentKind.INVALID_REQUEST, detail=detail(error))
         response: httpx.Response | None = None
-        body = bytearray()
+        body, whole = bytearray(), False
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 response = await self._transport.handle_async_request(request)
                 if isinstance(response.stream, httpx.ByteStream):
                     body += b"".join(response.stream)
+                    whole = True
                 else:
-                    await _read(response, limit, body, endpoint.max_answer_bytes)
+                    whole = await _read(response, limit, body, endpoint.max_answer_bytes)
         except TimeoutError:
             if response is None:
                 outcome = Outcome.NOT_STARTED if progress.connecting else Outcome.UNKNOWN
@@ -106,6 +107,7 @@ class HttpSender:
             status=response.status_code,
             headers=tuple(response.headers.raw),
             excerpt=bytes(body[: endpoint.excerpt_bytes]),
+            cut=not whole or len(body) > endpoint.excerpt_bytes,
             elapsed_s=self._clock.monotonic() - started,
         )
 
@@ -156,10 +158,14 @@ def _prepare(endpoint: Endpoint, text: str) -> _Prepared:
     )
 
 
-async def _read(response: httpx.Response, limit: asyncio.Timeout, body: bytearray, at_most: int) -> None:
-    """Read on until the end, `at_most` bytes or BODY_S; a body that is not read to its end closes its connection."""
+async def _read(response: httpx.Response, limit: asyncio.Timeout, body: bytearray, at_most: int) -> bool:
+    """Read on until the end, `at_most` bytes or BODY_S; a body that is not read to its end closes its connection.
+
+    Returns whether this is all of it.
+    """
     now = asyncio.get_running_loop().time()
     limit.reschedule(min(limit.when() or now, now + BODY_S))
+    whole = False
     # Nothing that a body does may change what its head has said.
     with contextlib.suppress(Exception):
         try:
@@ -167,5 +173,8 @@ async def _read(response: httpx.Response, limit: asyncio.Timeout, body: bytearra
                 body += chunk[: at_most - len(body)]
                 if len(body) >= at_most:
                     break
+            else:
+                whole = True
         finally:
             await response.aclose()
+    return whole

@@ -14,15 +14,16 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from delivery.model import (
-    Answer,
     DeadLetterReason,
+    Decided,
+    Ended,
     Endpoint,
     FanoutResult,
     HaltReason,
-    NoAnswer,
-    NotSent,
+    NextStep,
+    NotSentKind,
     Outcome,
-    Reply,
+    Sending,
     StatusClass,
 )
 
@@ -93,7 +94,7 @@ class _Counted:
 
 
 class PrometheusMeter:
-    """`delivery.ports.Meter`, and the page that Prometheus scrapes.
+    """`delivery.ports.Meter`, `delivery.attempts.Attempts`, and the page that Prometheus scrapes.
 
     One thread counts, so plain numbers do: prometheus_client's own counters take a lock each, four times per
     delivery. Label values are the settings' names and members of closed enumerations, nothing else.
@@ -141,21 +142,29 @@ class PrometheusMeter:
         yield lost
         yield from _asked(self._gauges) if self._asked is None else self._asked
 
-    def attempt(self, endpoint: Endpoint, reply: Reply, status_class: StatusClass, seconds: float) -> None:
-        """One request ended."""
-        counted = self._counted[endpoint.tenant, endpoint.name]
-        counted.attempts[_outcome(reply), status_class] += 1
-        counted.attempt_s.observe(seconds)
+    def sending(self, record: Sending) -> None:
+        """Counted when it has ended."""
 
-    def delivered(self, endpoint: Endpoint, end_to_end_s: float) -> None:
-        """One event was confirmed."""
-        counted = self._counted[endpoint.tenant, endpoint.name]
-        counted.delivered += 1
-        counted.end_to_end_s.observe(end_to_end_s)
+    def ended(self, record: Ended) -> None:
+        """One attempt ended. One without a request, for a reason that is ours, is none."""
+        sent, end = record.sending, record.ending
+        counted = self._counted[sent.tenant, sent.endpoint]
+        if not isinstance(end.failure, NotSentKind):
+            counted.attempts[end.outcome, end.status_class] += 1
+            counted.attempt_s.observe(record.took_s)
+        match record.decision.step:
+            case NextStep.COMPLETE:
+                counted.delivered += 1
+                counted.end_to_end_s.observe(max(0.0, record.ended_wall_s - sent.event_time_ms / 1000))
+            case NextStep.RETRY | NextStep.HOLD:
+                counted.retries[end.status_class] += 1
+            case NextStep.DEAD_LETTER | NextStep.HALT:
+                pass
+            case _ as never:
+                assert_never(never)
 
-    def retry(self, endpoint: Endpoint, status_class: StatusClass) -> None:
-        """One more attempt is scheduled."""
-        self._counted[endpoint.tenant, endpoint.name].retries[status_class] += 1
+    def decided(self, record: Decided) -> None:
+        """Dead letters and halts are counted where they are made: not all of them are a loop's."""
 
     def dead_letter(self, endpoint: Endpoint, reason: DeadLetterReason) -> None:
         """One dead letter was acknowledged by Kafka."""
@@ -176,18 +185,6 @@ class PrometheusMeter:
     def lost(self, topic: str, count: int) -> None:
         """Records that retention took before they were read."""
         self._lost[topic] += count
-
-
-def _outcome(reply: Reply) -> Outcome:
-    match reply:
-        case Answer():
-            return Outcome.CONFIRMED
-        case NoAnswer(outcome=outcome):
-            return outcome
-        case NotSent():
-            return Outcome.NOT_STARTED
-        case _:
-            assert_never(reply)
 
 
 def _counters(counted: Iterable[tuple[Name, _Counted]]) -> Iterator[Metric]:

@@ -4,6 +4,18 @@ Durations are seconds (`_s`), moments on the monotonic clock are `_at`, moments 
 milliseconds) or say so in their name.
 """
 
+from delivery.model.attempts import (
+    AttemptRecord,
+    Decided,
+    DecidedBy,
+    Decision,
+    Ended,
+    Ending,
+    Evidence,
+    NextStep,
+    Sending,
+    VerdictName,
+)
 from delivery.model.endpoint import (
     Answering,
     Endpoint,
@@ -27,6 +39,7 @@ from delivery.model.reasons import (
     HaltReason,
     Outcome,
     StatusClass,
+    WaitSource,
 )
 from delivery.model.records import (
     Delivery,
@@ -62,12 +75,19 @@ from delivery.model.replies import (
 __all__ = [
     "Answer",
     "Answering",
+    "AttemptRecord",
     "Crashed",
     "DeadLetterReason",
+    "Decided",
+    "DecidedBy",
+    "Decision",
     "Delivered",
     "Delivery",
+    "Ended",
+    "Ending",
     "Endpoint",
     "Event",
+    "Evidence",
     "FanoutResult",
     "Fault",
     "HaltLimits",
@@ -77,6 +97,7 @@ __all__ = [
     "Jitter",
     "LoopExit",
     "Network",
+    "NextStep",
     "NoAnswer",
     "NoAnswerKind",
     "NotSent",
@@ -99,6 +120,7 @@ __all__ = [
     "RetryBudget",
     "RetryLimits",
     "Revoked",
+    "Sending",
     "SharedLimits",
     "Signing",
     "SigningKey",
@@ -106,4 +128,6 @@ __all__ = [
     "Stopped",
     "Unsendable",
     "Verdict",
+    "VerdictName",
+    "WaitSource",
 ]

@@ -72,6 +72,23 @@ class StatusClass(enum.StrEnum):
     DROPPED = "dropped"
 
 
+class WaitSource(enum.StrEnum):
+    """Who or what named a wait."""
+
+    BACKOFF = "backoff"
+    SCHEDULE = "schedule"
+    RETRY_AFTER = "retry_after"
+    LIMIT_HEADERS = "limit_headers"
+    MIN_429 = "min_429"
+    IN_FORCE = "in_force"
+    SCOPE = "scope"
+    RATE = "rate"
+    SLOT = "slot"
+    REDIS = "redis"
+    OWN_LIMIT = "own_limit"
+    HALT_PAUSE = "halt_pause"
+
+
 class FanoutResult(enum.StrEnum):
     """What became of a source record."""
 

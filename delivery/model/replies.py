@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from delivery.model.reasons import HaltReason, Outcome, StatusClass
+from delivery.model.reasons import HaltReason, Outcome, StatusClass, WaitSource
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A status line and complete headers came back. `excerpt` is the beginning of the body, bounded."""
+    """A status line and complete headers came back.
+
+    `excerpt` is the beginning of the body, bounded; `cut` says that the body was longer, or not read to its end.
+    """
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...] = ()
     excerpt: bytes = b""
+    cut: bool = False
     elapsed_s: float = 0.0
 
 
@@ -81,12 +85,13 @@ class Rejected:
 class Retry:
     """The attempt failed in a way that time may heal.
 
-    `hint_s` is what the endpoint asked for (capped, absent when it said nothing usable);
+    `hint_s` is what the endpoint asked for (capped, absent when it said nothing usable), `hint_source` says where;
     `throttled` is true when the answer was about timing and not about the event.
     """
 
     status_class: StatusClass
     hint_s: float | None = None
+    hint_source: WaitSource | None = None
     throttled: bool = False
 
 

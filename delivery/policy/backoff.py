@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from delivery.model import Jitter, Retry, RetryLimits, StatusClass
+from delivery.model import Jitter, Retry, RetryLimits, StatusClass, WaitSource
 
 _LONGEST_429_S: Final = 60.0
 """A quota per minute is full again after that."""
@@ -33,11 +33,20 @@ def wait_s(limits: RetryLimits, attempt: int, verdict: Retry, unit: float, sprea
     tenth of it, between 0.1 and 30 s wide, keeps those who were told the same from coming back together. A 429
     that names no time is one that names `min_429_s`, doubled with each attempt up to 60 s.
     """
+    return chosen(limits, attempt, verdict, unit, spread_unit)[0]
+
+
+def chosen(
+    limits: RetryLimits, attempt: int, verdict: Retry, unit: float, spread_unit: float
+) -> tuple[float, WaitSource]:
+    """What `wait_s` gives for the same values, and who named it."""
     own_s = _jittered(limits.jitter, backoff_s(limits, attempt), unit)
+    own = WaitSource.BACKOFF if limits.schedule_s is None else WaitSource.SCHEDULE
     hint_s = asked_s(limits, attempt, verdict)
-    if hint_s is None:
-        return own_s
-    return max(own_s, hint_s + spread_s(hint_s, spread_unit))
+    if hint_s is None or own_s > (theirs_s := hint_s + spread_s(hint_s, spread_unit)):
+        return own_s, own
+    theirs = WaitSource.MIN_429 if verdict.hint_s is None else verdict.hint_source or WaitSource.RETRY_AFTER
+    return theirs_s, theirs
 
 
 def backoff_s(limits: RetryLimits, attempt: int) -> float:

@@ -24,6 +24,7 @@ from delivery.model import (
     StatusClass,
     Unsendable,
     Verdict,
+    WaitSource,
 )
 from delivery.policy import limit_headers, retry_after
 
@@ -123,6 +124,8 @@ def _retry(answer: Answer, endpoint: Endpoint, wall_s: float) -> Retry:
         date = next(iter(header_values(answer, b"date")), None)
         hint_s = retry_after.parse(lines, date=date, wall_s=wall_s, cap_s=cap_s)
     throttled = answer.status == 429 or (answer.status == 503 and hint_s is not None)
+    source = None if hint_s is None else WaitSource.RETRY_AFTER
     if hint_s is None and answer.status in _QUOTA_STATUSES:
         hint_s = limit_headers.asked_s(answer, wall_s=wall_s, cap_s=cap_s)
-    return Retry(status_class=status_class(answer), hint_s=hint_s, throttled=throttled)
+        source = None if hint_s is None else WaitSource.LIMIT_HEADERS
+    return Retry(status_class=status_class(answer), hint_s=hint_s, hint_source=source, throttled=throttled)

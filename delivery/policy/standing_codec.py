@@ -27,6 +27,7 @@ from delivery.model import (
     Reply,
     Retry,
     StatusClass,
+    WaitSource,
 )
 from delivery.policy.dead_letter import bare_location
 from delivery.policy.standing import Fate, Progress, Standing
@@ -112,8 +113,9 @@ def _reply_written(reply: Reply) -> dict[str, Any]:
         case Answer():
             headers = [[_base64(name), _base64(value)] for name, value in _kept(reply.headers)]
             excerpt = _base64(reply.excerpt[:MOST_EXCERPT_BYTES])
+            cut = {"cut": True} if reply.cut else {}
             return {"is": "answer", "status": reply.status, "headers": headers, "excerpt": excerpt,
-                    "elapsed_s": reply.elapsed_s}  # fmt: skip
+                    "elapsed_s": reply.elapsed_s, **cut}  # fmt: skip
         case NoAnswer():
             return {"is": "no_answer", **_written(reply, frozenset(), 0.0)}
         case NotSent():
@@ -183,10 +185,11 @@ def _headers(value: Any) -> tuple[tuple[bytes, bytes], ...]:
 _RETRY_READERS: Final[Mapping[str, _Reader]] = {
     "status_class": _member(StatusClass),
     "hint_s": _number,
+    "hint_source": _member(WaitSource),
     "throttled": _truth,
 }
 _REPLIES: Final[Mapping[str, tuple[type, Mapping[str, _Reader]]]] = {
-    "answer": (Answer, {"status": _whole, "headers": _headers, "excerpt": _bytes, "elapsed_s": _number}),
+    "answer": (Answer, {"status": _whole, "headers": _headers, "excerpt": _bytes, "cut": _truth, "elapsed_s": _number}),
     "no_answer": (
         NoAnswer,
         {"kind": _member(NoAnswerKind), "outcome": _member(Outcome), "detail": _text, "elapsed_s": _number},

@@ -319,6 +319,10 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in yaml_of("prometheus/alerts.yaml")["groups"] for rule in group["rules"]]
 
 
+def recorded() -> list[dict[str, Any]]:
+    return [rule for group in yaml_of("prometheus/recording.yaml")["groups"] for rule in group["rules"]]
+
+
 def selectors(expression: Any) -> Iterator[Any]:
     """Every selector of a series within an expression."""
     if isinstance(expression, promql_parser.VectorSelector):
@@ -344,10 +348,11 @@ def matched(metric: str, label: str) -> set[str]:
     return found
 
 
-def test_alerts_ask_only_for_metrics_that_are_described() -> None:
+def test_rules_ask_only_for_metrics_that_are_described() -> None:
     text = OPERATIONS.read_text()
     described = set(re.findall(r"^\| `(delivery_\w+)` \|", text, re.MULTILINE))
-    asked = {selector.name for rule in rules() for selector in selectors(promql_parser.parse(rule["expr"]))}
+    asking = [*rules(), *recorded()]
+    asked = {selector.name for rule in asking for selector in selectors(promql_parser.parse(rule["expr"]))}
     assert len(asked) > 5
     assert asked - described == set()
 
@@ -387,3 +392,21 @@ def test_every_alert_says_how_bad_it_is_and_has_its_advice_and_its_test() -> Non
     assert {test["alertname"] for test in quiet["alert_rule_test"]} == set(names)
     (fired,) = firing["promql_expr_test"]
     assert all(any(f'"{name}"' in sample["labels"] for sample in fired["exp_samples"]) for name in names)
+
+
+def test_what_is_recorded_is_described_and_tested() -> None:
+    names = [rule["record"] for rule in recorded()]
+    described = re.findall(r"^\| `(\w+:\w+:\w+)` \|", OPERATIONS.read_text(), re.MULTILINE)
+    assert described == names
+    (test,) = yaml_of("prometheus/recording.test.yaml")["tests"]
+    assert all(any(name in case["expr"] for case in test["promql_expr_test"]) for name in names)
+
+
+def test_retries_alarm_when_they_pass_a_twentieth_of_the_attempts() -> None:
+    (rule,) = [rule for rule in rules() if rule["alert"] == "DeliveryRetriesShare"]
+    share, _, limit = rule["expr"].partition(">")
+    assert float(limit) == 0.05
+    assert [selector.name for selector in selectors(promql_parser.parse(share))] == [
+        "delivery_retries_total",
+        "delivery_attempts_total",
+    ]

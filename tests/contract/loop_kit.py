@@ -7,6 +7,7 @@ from typing import Any
 
 from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.memory_slots import MemorySlots
+from delivery.attempts import AttemptLog, ToldToAll
 from delivery.limits import Limits, Slots
 from delivery.loop import DeliveryLoop
 from delivery.model import Endpoint, LoopExit, Partition
@@ -72,6 +73,7 @@ class LoopKit:
             ledger=self.ledger,
             limits=self.limits,
             slots=self.slots,
+            attempts=ToldToAll(AttemptLog(), self.meter),
             meter=self.meter,
             clock=self.clock,
             disable=self.orders.disable,

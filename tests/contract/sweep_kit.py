@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.memory_slots import MemorySlots
+from delivery.attempts import AttemptLog, ToldToAll
 from delivery.loop import DeliveryLoop
 from delivery.model import Endpoint, Partition
 from delivery.policy.request import RequestMaker
@@ -72,6 +73,7 @@ class SweepKit:
             ledger=self.ledger,
             limits=MemoryLimits(self.clock),
             slots=MemorySlots(self.clock),
+            attempts=ToldToAll(AttemptLog(), self.meter),
             meter=self.meter,
             clock=self.clock,
             disable=self.orders.disable,

@@ -14,6 +14,7 @@ from delivery.model import (
     Halted,
     HaltLimits,
     HaltReason,
+    NextStep,
     NoAnswer,
     NoAnswerKind,
     NotSent,
@@ -58,7 +59,7 @@ async def test_records_are_sent_one_after_the_other_oldest_first() -> None:
     assert kit.sender.ids == ["msg_0", "msg_1", "msg_2"]
     kit.tenure.stop()
     assert await running == Stopped()
-    assert len(kit.meter.counted("delivered")) == 3
+    assert len(kit.meter.ends(NextStep.COMPLETE)) == 3
 
 
 @in_virtual_time
@@ -93,7 +94,8 @@ async def test_a_failed_attempt_is_repeated_after_its_wait_and_holds_back_the_ne
     times = [request.at for request in kit.sender.sent]
     assert times[1] - times[0] == pytest.approx(0.2)
     assert times[2] - times[1] == pytest.approx(0.4)
-    assert kit.meter.counted("retry") == [StatusClass.UNAVAILABLE, StatusClass.TIMEOUT]
+    retried = [record.ending.status_class for record in kit.meter.ends(NextStep.RETRY)]
+    assert retried == [StatusClass.UNAVAILABLE, StatusClass.TIMEOUT]
     kit.tenure.stop()
     await running
 
@@ -370,7 +372,8 @@ async def test_our_own_fault_costs_no_attempt_and_no_count() -> None:
     kit = LoopKit(NotSent(kind=NotSentKind.ADDRESS_REFUSED, detail="10.0.0.1"), OK)
     ended = halted(await kit.run(), HaltReason.CANNOT_SEND)
     assert "10.0.0.1" in ended.detail
-    assert kit.meter.counted("attempt") == []
+    (told,) = kit.meter.ends(NextStep.HALT)
+    assert (told.ending.failure, told.ending.outcome) == (NotSentKind.ADDRESS_REFUSED, Outcome.NOT_STARTED)
     assert await kit.settled() == 0
     standing = kit.tenure.standing
     assert (standing.streak, standing.failing) == (0, 0)

@@ -60,7 +60,18 @@ async def test_the_status_of_a_failure_with_a_broken_body_counts_and_what_came_i
     answer = await answer_to(raw(b"HTTP/1.1 500 X\r\ncontent-length: 100\r\n\r\nabc"))
     assert status(answer) == 500
     assert isinstance(answer, Answer)
-    assert answer.excerpt == b"abc"
+    assert (answer.excerpt, answer.cut) == (b"abc", True)
+
+
+@pytest.mark.parametrize(("size", "cut"), [(0, False), (1024, False), (1025, True)])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_an_answer_says_whether_its_excerpt_is_all_of_its_body(size: int, cut: bool, at_once: bool) -> None:
+    head = b"HTTP/1.1 500 X\r\ncontent-length: %d\r\n\r\n" % size
+    body = b"x" * size
+    late = Act(status=500, data=head, pieces=lambda: [body] if body else [], every_s=0.05)
+    answer = await answer_to(raw(head + body) if at_once else late)
+    assert isinstance(answer, Answer)
+    assert (answer.excerpt, answer.cut) == (body[:1024], cut)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +91,7 @@ async def test_of_a_huge_body_only_the_beginning_is_read(code: int, megabytes: i
     answer = await answer_to(Act(status=code, data=head, pieces=pieces))
     assert status(answer) == code
     assert isinstance(answer, Answer)
-    assert answer.excerpt == b"x" * 1024
+    assert (answer.excerpt, answer.cut) == (b"x" * 1024, True)
     assert written < 16 << 20, "the rest stays in the endpoint and the socket's buffers"
     assert time.monotonic() - started < 2
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from delivery.model import Answer, HaltReason, Reply
+from delivery.model import Answer, HaltReason, NextStep, Reply
 from delivery.policy.standing import Standing
 from supervisor.plan import HERD, SPREAD_S
 from supervisor.view import LoopStateName
@@ -115,7 +115,7 @@ async def test_a_loop_that_dies_is_counted_as_crashed_and_started_again(
     assert (line["tenant"], line["endpoint"], line["exc_info"]) == ("acme", "billing", error)
     assert state.next_start_in_s == pytest.approx(9.0)
     await time_passes(20.0)
-    assert len(kit.meter.counted("delivered")) == 3
+    assert len(kit.meter.ends(NextStep.COMPLETE)) == 3
     assert not kit.sweeping.done()
 
 
@@ -156,7 +156,7 @@ async def test_a_metric_that_fails_keeps_no_loop_from_starting_again() -> None:
     await time_passes(1.0)
     kit.meter.error = kit.meter.halt_error = None
     await time_passes(25.0)
-    assert len(kit.meter.counted("delivered")) == 1, "the first one's metric is lost"
+    assert len(kit.meter.ends(NextStep.COMPLETE)) == 1, "the first one's metric is lost"
     assert len(kit.sender.sent) == 2, "and nothing is sent twice for it"
     assert not kit.sweeping.done()
 

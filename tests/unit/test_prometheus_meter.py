@@ -8,22 +8,29 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from delivery.adapters.prometheus_meter import Gauges, PrometheusMeter
+from delivery.attempts import Attempts
 from delivery.model import (
     Answer,
     DeadLetterReason,
+    DecidedBy,
+    Decision,
+    Ended,
     Endpoint,
     FanoutResult,
     HaltReason,
+    NextStep,
     NoAnswer,
     NoAnswerKind,
     NotSent,
     NotSentKind,
     Outcome,
+    Position,
     Reply,
+    Sending,
     StatusClass,
+    VerdictName,
 )
-from delivery.policy.classify import status_class
-from delivery.ports import Meter
+from delivery.policy.recount import ending
 
 SECRET = "tok3n-in-the-path"
 ENDPOINT = Endpoint(
@@ -45,9 +52,32 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
     return registry.get_sample_value(name, {"tenant": "acme", "endpoint": "billing", **labels})
 
 
-def fill(meter: Meter, replies: list[Reply]) -> None:
+def told(reply: Reply, *, took_s: float = 0.02, step: NextStep = NextStep.DEAD_LETTER, old_s: float = 1.0) -> Ended:
+    """An attempt at an event that was `old_s` old when it began."""
+    sending = Sending(
+        tenant=ENDPOINT.tenant,
+        endpoint=ENDPOINT.name,
+        scope=None,
+        event_id="msg_1",
+        event_time_ms=1_800_000_000_000,
+        queue=Position(topic="q", partition=0, offset=1),
+        attempt=1,
+        requests_before=0,
+        started_wall_s=1_800_000_000.0 + old_s,
+    )
+    return Ended(
+        sending=sending,
+        took_s=took_s,
+        ending=ending(reply),
+        verdict=VerdictName.RETRY,
+        judged_by=DecidedBy.STATUS_TABLE,
+        decision=Decision(step=step, by=DecidedBy.STATUS_TABLE),
+    )
+
+
+def fill(meter: Attempts, replies: list[Reply]) -> None:
     for reply in replies:
-        meter.attempt(ENDPOINT, reply, status_class(reply), 0.02)
+        meter.ended(told(reply))
 
 
 def our_lines(registry: CollectorRegistry) -> list[str]:
@@ -63,10 +93,35 @@ def test_an_attempt_is_counted_by_outcome_and_status_class() -> None:
     assert value(registry, "delivery_attempts_total", outcome="unknown", status_class="dropped") == 1
 
 
-def test_a_request_that_was_never_made_counts_as_not_started() -> None:
+def test_a_request_that_was_never_made_is_no_attempt_and_one_that_got_no_connection_is() -> None:
     registry = CollectorRegistry()
-    PrometheusMeter(registry).attempt(ENDPOINT, NotSent(kind=NotSentKind.ADDRESS_REFUSED), StatusClass.OTHER, 0.0)
-    assert value(registry, "delivery_attempts_total", outcome="not_started", status_class="other") == 1
+    refused = NoAnswer(kind=NoAnswerKind.CONNECT, outcome=Outcome.NOT_STARTED)
+    fill(PrometheusMeter(registry), [NotSent(kind=NotSentKind.ADDRESS_REFUSED), refused])
+    assert value(registry, "delivery_attempts_total", outcome="not_started", status_class="other") is None
+    assert value(registry, "delivery_attempts_total", outcome="not_started", status_class="connect") == 1
+    assert value(registry, "delivery_attempt_seconds_count") == 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("step", NextStep)
+def test_an_attempt_whose_event_is_to_be_sent_again_counts_as_retried_under_its_status(
+    step: NextStep, status: int
+) -> None:
+    registry = CollectorRegistry()
+    PrometheusMeter(registry).ended(told(Answer(status=status), step=step))
+    again = 1 if step in (NextStep.RETRY, NextStep.HOLD) else None
+    assert value(registry, "delivery_retries_total", status_class=str(status)) == again
+    assert value(registry, "delivery_delivered_total") == (1 if step is NextStep.COMPLETE else 0)
+
+
+def test_a_delivery_is_as_old_as_its_event_when_the_answer_came_and_never_younger_than_nothing() -> None:
+    registry = CollectorRegistry()
+    meter = PrometheusMeter(registry)
+    meter.ended(told(Answer(status=200), step=NextStep.COMPLETE, took_s=0.5, old_s=2.0))
+    assert value(registry, "delivery_end_to_end_seconds_sum") == 2.5
+    meter.ended(told(Answer(status=200), step=NextStep.COMPLETE, took_s=0.5, old_s=-60.0))
+    assert value(registry, "delivery_end_to_end_seconds_sum") == 2.5
+    assert value(registry, "delivery_delivered_total") == 2
 
 
 @pytest.mark.parametrize(
@@ -74,7 +129,7 @@ def test_a_request_that_was_never_made_counts_as_not_started() -> None:
 )
 def test_a_duration_falls_into_the_first_bucket_that_holds_it(seconds: float, upper: str, below: str | None) -> None:
     registry = CollectorRegistry()
-    PrometheusMeter(registry).attempt(ENDPOINT, Answer(status=200), StatusClass.OK, seconds)
+    PrometheusMeter(registry).ended(told(Answer(status=200), took_s=seconds))
     assert value(registry, "delivery_attempt_seconds_bucket", le=upper) == 1
     assert below is None or value(registry, "delivery_attempt_seconds_bucket", le=below) == 0
     assert value(registry, "delivery_attempt_seconds_count") == 1
@@ -84,16 +139,11 @@ def test_a_duration_falls_into_the_first_bucket_that_holds_it(seconds: float, up
 def test_everything_else_is_counted_under_its_name() -> None:
     registry = CollectorRegistry()
     meter = PrometheusMeter(registry)
-    meter.delivered(ENDPOINT, 0.3)
-    meter.retry(ENDPOINT, StatusClass.UNAVAILABLE)
     meter.dead_letter(ENDPOINT, DeadLetterReason.REJECTED)
     meter.halt(ENDPOINT, HaltReason.REJECTIONS)
     meter.left_out(ENDPOINT, 3)
     meter.fanned_out(FanoutResult.QUEUED, 7)
     meter.lost("orders", 5)
-    assert value(registry, "delivery_delivered_total") == 1
-    assert value(registry, "delivery_end_to_end_seconds_sum") == 0.3
-    assert value(registry, "delivery_retries_total", status_class="503") == 1
     assert value(registry, "delivery_dead_letters_total", reason="rejected") == 1
     assert value(registry, "delivery_halts_total", reason="rejections") == 1
     assert value(registry, "delivery_left_out_headers_total") == 3
@@ -106,12 +156,11 @@ def test_everything_else_is_counted_under_its_name() -> None:
 def test_a_thousand_records_make_no_series_of_their_own_and_show_no_url(records: int) -> None:
     registry = CollectorRegistry()
     meter = PrometheusMeter(registry)
-    fill(meter, [Answer(status=204)])
-    meter.delivered(ENDPOINT, 0.01)
+    meter.ended(told(Answer(status=204), step=NextStep.COMPLETE))
     before = len(our_lines(registry))
     for number in range(records):
-        meter.attempt(ENDPOINT, Answer(status=204, excerpt=b"id-%d" % number), StatusClass.OK, number / 1000)
-        meter.delivered(ENDPOINT, number / 1000)
+        answer = Answer(status=204, excerpt=b"id-%d" % number)
+        meter.ended(told(answer, step=NextStep.COMPLETE, took_s=number / 1000))
     page = "\n".join(our_lines(registry))
     assert len(our_lines(registry)) == before
     assert SECRET not in page

@@ -22,6 +22,7 @@ from delivery.model import (
     Outcome,
     Retry,
     StatusClass,
+    WaitSource,
 )
 from delivery.policy.standing import FRESH, Fate, Progress, Standing
 from delivery.policy.standing_codec import (
@@ -46,13 +47,20 @@ answers = st.builds(
     status=st.integers(100, 999),
     headers=st.lists(st.tuples(st.just(b"x-request-id"), st.binary(max_size=40)), max_size=5).map(tuple),
     excerpt=st.binary(max_size=MOST_EXCERPT_BYTES),
+    cut=st.booleans(),
     elapsed_s=numbers,
 )
 no_answers = st.builds(
     NoAnswer, kind=st.sampled_from(NoAnswerKind), outcome=st.sampled_from(Outcome), detail=texts, elapsed_s=numbers
 )
 not_sent = st.builds(NotSent, kind=st.sampled_from(NotSentKind), detail=texts)
-retries = st.builds(Retry, status_class=st.sampled_from(StatusClass), hint_s=maybe | numbers, throttled=st.booleans())
+retries = st.builds(
+    Retry,
+    status_class=st.sampled_from(StatusClass),
+    hint_s=maybe | numbers,
+    hint_source=maybe | st.sampled_from(WaitSource),
+    throttled=st.booleans(),
+)
 PROGRESSES: dict[str, st.SearchStrategy[Any]] = {
     "offset": st.integers(0, 2**62),
     "event_id": texts,
