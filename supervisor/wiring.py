@@ -135,8 +135,10 @@ class _Building:
 
     def _build_kafka(self) -> None:
         configuration = self.configuration
-        self.delivery_member = self._member(delivery_group(configuration.prefix))
-        self.fanout_member = self._member(fanout_group(configuration.prefix))
+        groups = delivery_group(configuration.prefix), fanout_group(configuration.prefix)
+        self.delivery_member, self.fanout_member = (
+            KafkaMember(self.connection, self.kafka_topics, group, self.clock) for group in groups
+        )
         self.delivery_reader = self._reader(QUEUE_FETCH_BYTES)
         self.fanout_reader = self._reader(None)
         self.lane_producers = KafkaLaneProducers(
@@ -174,9 +176,6 @@ class _Building:
             meter=self.meter,
             clock=self.clock,
         )
-
-    def _member(self, group: str) -> KafkaMember:
-        return KafkaMember(self.connection, self.kafka_topics, group, self.clock)
 
     def _reader(self, partition_bytes: int | None) -> KafkaReader:
         return half_reader(self.connection, self.configuration.process, gap_reporter(self.meter), partition_bytes)
