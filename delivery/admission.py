@@ -40,6 +40,9 @@ class Admission:
         self._chance = surroundings.chance
         self._granted_at: float | None = None
         self._turn_at: float | None = None
+        self._turn_unused = False
+        # The end of the window in which a request of the quota was taken that has not been made.
+        self._taken_until = float("-inf")
         # The record whose first attempt has earned its part of a retry.
         self._earned_by: int | None = None
         self._away_since: float | None = None
@@ -63,9 +66,10 @@ class Admission:
         granted_at, self._granted_at = self._granted_at, None
         if granted_at is None:
             return False
-        self._turn_at = None
         # Orders may have come in between; what was true an hour ago is to be asked again.
-        return self._clock.monotonic() - granted_at <= LATE_S
+        in_time = self._clock.monotonic() - granted_at <= LATE_S
+        self._drop_turn(unused=not in_time)
+        return in_time
 
     async def ask(self) -> Halt | None:
         """One step on the way: the next request is granted, or there is something to wait for, or a reason to halt."""
@@ -104,7 +108,7 @@ class Admission:
     def _leave_alone(self, scope: str, hold: Hold) -> None:
         wait_s = hold.left_s + spread_s(hold.asked_s, self._chance())
         # When the scope is free again its turns are counted anew: old ones would all be used at once.
-        self._turn_at = None
+        self._drop_turn(unused=False)
         self._wait(wait_s, WaitSource.SCOPE, f"scope {scope}: {hold.source}")
 
     async def _claim(self, scope: str, budget: RetryBudget) -> Hold | bool:
@@ -123,8 +127,13 @@ class Admission:
 
     async def _has_turn(self, rate: Rate) -> bool:
         scope, now = self._shared.scope or f"endpoint:{self._tenure.endpoint.label}", self._clock.monotonic()
-        if self._turn_at is None or now - self._turn_at > LATE_S:
-            wait_s = await self._limits.turn(scope, rate)
+        if self._turn_at is not None and now - self._turn_at > LATE_S:
+            self._drop_turn(unused=True)
+        if self._turn_at is None:
+            # Of a scope it is lost: the others' turns count on it.
+            unused = self._turn_unused and self._shared.scope is None
+            wait_s = await self._limits.turn(scope, rate, unused=unused)
+            self._turn_unused = False
             now = self._clock.monotonic()
             self._turn_at = now + wait_s
         if self._turn_at > now:
@@ -132,17 +141,24 @@ class Admission:
             return False
         return True
 
+    def _drop_turn(self, *, unused: bool) -> None:
+        self._turn_unused = unused and self._turn_at is not None
+        self._turn_at = None
+
     async def _take(self, quota: Quota) -> Halt | None:
-        try:
-            left_s = await self._limits.take(self._tenure.endpoint.tenant, quota)
-        except LedgerAway:
-            return self._without_book("the quota")
-        if left_s is None:
-            self._grant()
-            return None
-        self._away_since = None
-        detail = f"{quota.requests} in {quota.window_s:g} s"
-        return Halt(reason=HaltReason.QUOTA, detail=detail, until=self._clock.monotonic() + left_s)
+        asked_at = self._clock.monotonic()
+        if asked_at >= self._taken_until:
+            try:
+                taken = await self._limits.take(self._tenure.endpoint.tenant, quota)
+            except LedgerAway:
+                return self._without_book("the quota")
+            if not taken.granted:
+                self._away_since = None
+                detail = f"{quota.requests} in {quota.window_s:g} s"
+                return Halt(reason=HaltReason.QUOTA, detail=detail, until=self._clock.monotonic() + taken.left_s)
+            self._taken_until = asked_at + taken.left_s
+        self._grant()
+        return None
 
     def _without_book(self, uncounted: str) -> Halt | None:
         now = self._clock.monotonic()
@@ -169,6 +185,7 @@ class Admission:
 
     async def heard(self, verdict: Verdict) -> None:
         """What the endpoint asks for holds for its whole scope, from before anybody else may come."""
+        self._taken_until = float("-inf")
         await self._hold(verdict)
         await self.leave()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delivery.limits import Hold, Limits
+from delivery.limits import Hold, Limits, Taken
 from delivery.model import Quota, Rate, RetryBudget
 from delivery.ports import LedgerAway
 
@@ -42,11 +42,11 @@ class FallbackLimits:
         except LedgerAway:
             self._untold.add(scope)
 
-    async def turn(self, scope: str, rate: Rate) -> float:
+    async def turn(self, scope: str, rate: Rate, *, unused: bool = False) -> float:
         """The later of its own turn and of that in the shared book, which knows less after it was emptied."""
-        own_s = await self._own.turn(scope, rate)
+        own_s = await self._own.turn(scope, rate, unused=unused)
         try:
-            return max(own_s, await self._shared.turn(scope, rate))
+            return max(own_s, await self._shared.turn(scope, rate, unused=unused))
         except LedgerAway:
             return own_s
 
@@ -62,6 +62,6 @@ class FallbackLimits:
             await self._own.attempt(scope, budget, retry=retry)
         return allowed
 
-    async def take(self, tenant: str, quota: Quota) -> float | None:
+    async def take(self, tenant: str, quota: Quota) -> Taken:
         """Only from the shared book: what it does not say was taken may be another worker's. Raises LedgerAway."""
         return await self._shared.take(tenant, quota)

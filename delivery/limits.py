@@ -18,6 +18,14 @@ class Hold:
     source: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Whether there was one more request in a quota, and the seconds until its window turns."""
+
+    granted: bool
+    left_s: float
+
+
 class Limits(Protocol):
     """One book for all workers. Asked for every request of a scope or of a quota, and for no other."""
 
@@ -29,8 +37,11 @@ class Limits(Protocol):
         """Let the whole scope wait from now on. Forwards only: a longer wait in force stays."""
         ...
 
-    async def turn(self, scope: str, rate: Rate) -> float:
-        """Take the next turn in the scope's rate, for good; seconds until it comes."""
+    async def turn(self, scope: str, rate: Rate, *, unused: bool = False) -> float:
+        """Take the next turn in the scope's rate; seconds until it comes.
+
+        `unused`: in place of one that was taken before, has come, and was not used. Only for who has the rate alone.
+        """
         ...
 
     async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
@@ -40,8 +51,8 @@ class Limits(Protocol):
         """
         ...
 
-    async def take(self, tenant: str, quota: Quota) -> float | None:
-        """Take one request of the tenant's quota; None when there was one, else seconds until the window turns.
+    async def take(self, tenant: str, quota: Quota) -> Taken:
+        """Take one request of the tenant's quota, if there is one.
 
         What was taken is not given back. Raises LedgerAway: without the book nothing may be taken.
         """

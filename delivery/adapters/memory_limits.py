@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delivery.limits import Hold
+from delivery.limits import Hold, Taken
 from delivery.model import Quota, Rate, RetryBudget
 from delivery.policy.pacing import Pace, next_turn
 from delivery.policy.quota import Window, taken
@@ -35,10 +35,10 @@ class MemoryLimits:
         if until > self._holds.get(scope, (0.0, 0.0, ""))[0]:
             self._holds[scope] = (until, wait_s, source)
 
-    async def turn(self, scope: str, rate: Rate) -> float:
+    async def turn(self, scope: str, rate: Rate, *, unused: bool = False) -> float:
         """Count."""
         now = self._clock.monotonic()
-        turn_at, self._paces[scope] = next_turn(self._paces.get(scope), rate, now)
+        turn_at, self._paces[scope] = next_turn(self._paces.get(scope), rate, now, unused=unused)
         return turn_at - now
 
     async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
@@ -51,7 +51,7 @@ class MemoryLimits:
             self._tokens[scope] = after
         return after is not None
 
-    async def take(self, tenant: str, quota: Quota) -> float | None:
+    async def take(self, tenant: str, quota: Quota) -> Taken:
         """Count."""
-        self._windows[tenant], left_s = taken(self._windows.get(tenant), quota, self._clock.wall())
-        return left_s
+        self._windows[tenant], granted, left_s = taken(self._windows.get(tenant), quota, self._clock.wall())
+        return Taken(granted=granted, left_s=left_s)

@@ -50,7 +50,8 @@ keep(ARGV[3])
 return 1
 """)
 
-# ARGV: microseconds between two turns, burst, ms to keep beyond the last turn. Microseconds until the turn taken.
+# ARGV: microseconds between two turns, burst, ms to keep beyond the last turn, 1 to put back a turn that was not used.
+# Microseconds until the turn taken.
 # The same as delivery/policy/pacing.py.
 TURN: Final = _script("""
 local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -58,6 +59,7 @@ local interval = tonumber(ARGV[1])
 local h = redis.call('HMGET', key, 'full_at', 'interval')
 local ahead = 0
 if h[1] then ahead = math.max(0, tonumber(h[1]) - us) / tonumber(h[2]) * interval end
+if ARGV[4] == '1' then ahead = math.max(0, ahead - interval) end
 redis.call('HSET', key, 'full_at', number(math.ceil(us + ahead + interval)), 'interval', ARGV[1])
 keep(number(math.ceil((ahead + interval) / 1000) + tonumber(ARGV[3])))
 return number(math.ceil(math.max(0, ahead - (tonumber(ARGV[2]) - 1) * interval)))
@@ -87,8 +89,8 @@ return 1
 """)
 
 # ARGV: requests, ms of the window, ms to keep, and what the worker has seen: when a window began, and how many were
-# taken in it then (0 and 0: nothing). -1 when one was taken, else ms until the window turns; when the window began; how
-# many are taken in it; 1 when the count was found to be lost.
+# taken in it then (0 and 0: nothing). 1 when one was taken, 0 when there was none; ms until the window turns; when it
+# began; how many are taken in it; 1 when the count was found to be lost.
 TAKE: Final = _script("""
 local window = tonumber(ARGV[2])
 local began = now - now % window
@@ -107,7 +109,8 @@ if began < seen or (began == seen and used < tonumber(ARGV[5])) then
   lost, used = 1, math.max(tonumber(ARGV[5]), tonumber(ARGV[1]))
   redis.call('HSET', key, 'used', number(used))
 end
-if used >= tonumber(ARGV[1]) then return {math.max(0, began + window - now), h[1], number(used), lost} end
+local left = number(math.max(0, began + window - now))
+if used >= tonumber(ARGV[1]) then return {0, left, h[1], number(used), lost} end
 redis.call('HINCRBY', key, 'used', 1)
-return {-1, h[1], number(used + 1), lost}
+return {1, left, h[1], number(used + 1), lost}
 """)

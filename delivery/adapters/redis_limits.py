@@ -9,7 +9,7 @@ import structlog
 
 from delivery.adapters.redis_connection import Call, RedisConnection
 from delivery.adapters.redis_limit_scripts import ATTEMPT, HELD, HOLD, TAKE, TURN
-from delivery.limits import Hold
+from delivery.limits import Hold, Taken
 from delivery.model import Quota, Rate, RetryBudget
 
 log = structlog.get_logger(__name__)
@@ -47,10 +47,10 @@ class RedisLimits:
         arguments = (self.scope_key(scope), wait_ms, source, wait_ms + _ms(BEYOND_S))
         await self._connection.call([Call(HOLD, arguments)])
 
-    async def turn(self, scope: str, rate: Rate) -> float:
+    async def turn(self, scope: str, rate: Rate, *, unused: bool = False) -> float:
         """Count."""
         interval_us = math.ceil(rate.interval_s * 1_000_000)
-        arguments = (self.scope_key(scope), interval_us, rate.burst, _ms(BEYOND_S))
+        arguments = (self.scope_key(scope), interval_us, rate.burst, _ms(BEYOND_S), int(unused))
         (left_us,) = await self._connection.call([Call(TURN, arguments)])
         return int(left_us) / 1_000_000
 
@@ -61,17 +61,17 @@ class RedisLimits:
         (found,) = await self._connection.call([Call(ATTEMPT, arguments)])
         return _hold(found) if isinstance(found, list) else bool(found)
 
-    async def take(self, tenant: str, quota: Quota) -> float | None:
+    async def take(self, tenant: str, quota: Quota) -> Taken:
         """Count; and lose no count: what is left of a window whose count Redis has lost is not given to anybody."""
         seen_began, seen_used = self._seen.get(tenant, (0, 0))
         keep_ms = _ms(quota.window_s + BEYOND_S)
         arguments = (self.quota_key(tenant), quota.requests, _ms(quota.window_s), keep_ms, seen_began, seen_used)
-        ((left_ms, began, used, lost),) = await self._connection.call([Call(TAKE, arguments)])
+        ((granted, left_ms, began, used, lost),) = await self._connection.call([Call(TAKE, arguments)])
         # Answers to several loops may come in any order.
         self._seen[tenant] = max(self._seen.get(tenant, (0, 0)), (int(began), int(used)))
         if lost:
             log.error("Redis has lost the count of a quota: none of it until its window turns", tenant=tenant)
-        return None if int(left_ms) < 0 else (int(left_ms) + 1) / 1000
+        return Taken(granted=bool(granted), left_s=(int(left_ms) + 1) / 1000)
 
 
 def _hold(found: list[bytes]) -> Hold:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from delivery.adapters.memory_limits import MemoryLimits
-from delivery.limits import Hold, Place
+from delivery.limits import Hold, Place, Taken
 from delivery.model import (
     Answer,
     DeadLetterReason,
@@ -58,13 +58,13 @@ class NobodyIsAsked:
     async def hold(self, scope: str, wait_s: float, source: str) -> None:
         raise AssertionError(scope)
 
-    async def turn(self, scope: str, rate: Rate) -> float:
+    async def turn(self, scope: str, rate: Rate, *, unused: bool = False) -> float:
         raise AssertionError(scope)
 
     async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
         raise AssertionError(scope)
 
-    async def take(self, tenant: str, quota: Quota) -> float | None:
+    async def take(self, tenant: str, quota: Quota) -> Taken:
         raise AssertionError(tenant)
 
 
@@ -76,12 +76,12 @@ class BookAway(NobodyIsAsked):
         self.back_at = float("inf")
         self.asked_at: list[float] = []
 
-    async def take(self, tenant: str, quota: Quota) -> float | None:
+    async def take(self, tenant: str, quota: Quota) -> Taken:
         now = self._kit.clock.monotonic()
         self.asked_at.append(now)
         if now < self.back_at:
             raise LedgerAway("away")
-        return None
+        return Taken(granted=True, left_s=60.0)
 
 
 def sharing(
@@ -386,7 +386,7 @@ async def test_a_first_attempt_that_was_allowed_and_not_made_earns_once() -> Non
     away.back_at = kit.clock.monotonic() + 3
 
     class Both(Asked):
-        async def take(self, tenant: str, quota: Quota) -> float | None:
+        async def take(self, tenant: str, quota: Quota) -> Taken:
             return await away.take(tenant, quota)
 
     kit.limits = book = Both(kit)
@@ -407,6 +407,49 @@ async def test_a_scope_that_waits_takes_nothing_of_the_budget() -> None:
     await kit.until_settled(1)
     assert [round(moment - began, 3) for moment in at(kit)] == [0.0, 5.0, 15.0]
     assert [await book.attempt(SCOPE, NO_TIME, retry=True) for _ in range(2)] == [True, False]
+
+
+class StandsStill(MemoryLimits):
+    """Whenever something was granted, the loop cannot send for a second."""
+
+    def __init__(self, kit: LoopKit) -> None:
+        super().__init__(kit.clock)
+        self._kit = kit
+
+    def _stand_still(self) -> None:
+        self._kit.member.is_proven = False
+        asyncio.get_running_loop().call_later(1.0, setattr, self._kit.member, "is_proven", True)
+
+    async def turn(self, scope: str, rate: Rate, *, unused: bool = False) -> float:
+        if not unused:
+            self._stand_still()
+        return await super().turn(scope, rate, unused=unused)
+
+    async def take(self, tenant: str, quota: Quota) -> Taken:
+        self._stand_still()
+        return await super().take(tenant, quota)
+
+
+@in_virtual_time
+async def test_a_request_that_was_taken_of_a_quota_and_comes_late_is_not_taken_again() -> None:
+    quota = Quota(requests=3, window_s=86_400.0)
+    kit = LoopKit(OK, count=5, of=sharing(scope=None, quota=quota))
+    kit.limits = StandsStill(kit)
+    ended = await kit.run()
+    assert isinstance(ended, Halted)
+    assert (ended.reason, len(kit.sender.sent)) == (HaltReason.QUOTA, 3)
+
+
+@in_virtual_time
+async def test_a_turn_that_comes_too_late_costs_who_has_the_rate_alone_no_further_one() -> None:
+    rate = Rate(per_s=0.1, burst=2)
+    kit = LoopKit(OK, count=5, of=sharing(scope=None, rate=rate))
+    kit.limits = StandsStill(kit)
+    began = kit.clock.monotonic()
+    _running = kit.start()
+    await kit.until_settled(5)
+    moments = [round(moment - began) for moment in at(kit)]
+    assert moments == [1, 2, 11, 21, 31]
 
 
 @in_virtual_time

@@ -15,7 +15,7 @@ import pytest_asyncio
 from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.redis_limits import RedisLimits
 from delivery.fallback_limits import FallbackLimits
-from delivery.limits import Hold, Limits
+from delivery.limits import Hold, Limits, Taken
 from delivery.model import Quota, Rate, RetryBudget
 from delivery.ports import LedgerAway
 from supervisor.clock import SystemClock
@@ -210,11 +210,12 @@ async def test_a_scope_that_waits_makes_no_attempt_that_takes_or_earns(books: Bo
 async def test_a_quota_is_never_exceeded_by_two_workers_that_take_at_once(books: Books) -> None:
     tenant, quota = new_name(), Quota(requests=50, window_s=DAY)
     answers = await asyncio.gather(*(books[n % 2].take(tenant, quota) for n in range(120)))
-    assert answers.count(None) == 50
-    left = [answer for answer in answers if answer is not None]
+    assert sum(answer.granted for answer in answers) == 50
     to_midnight_s = DAY - time.time() % DAY
-    assert all(answer == pytest.approx(to_midnight_s, abs=5) for answer in left), "windows begin with the Unix epoch"
-    assert await books[0].take(new_name(), quota) is None, "another tenant's is its own"
+    assert all(answer.left_s == pytest.approx(to_midnight_s, abs=5) for answer in answers), (
+        "windows begin with the Unix epoch"
+    )
+    assert (await books[0].take(new_name(), quota)).granted, "another tenant's is its own"
 
 
 @pytest.mark.asyncio
@@ -223,7 +224,7 @@ async def test_a_quota_is_whole_again_when_its_window_turns_and_not_before(books
     taken: list[float] = []
     end = time.monotonic() + 3.2
     while time.monotonic() < end:
-        if await books[len(taken) % 2].take(tenant, quota) is None:
+        if (await books[len(taken) % 2].take(tenant, quota)).granted:
             taken.append(time.monotonic())
         await asyncio.sleep(0.01)
     assert 9 <= len(taken) <= 15
@@ -241,26 +242,26 @@ async def test_nothing_is_left_of_a_window_whose_count_redis_has_lost(redis_url:
     async with connected(redis_url, prefix) as one, connected(redis_url, prefix) as two:
         books = RedisLimits(one, prefix), RedisLimits(two, prefix)
         for n in range(20):
-            assert await books[n % 2].take("acme", quota) is None
-        assert await books[0].take("rich", quota) is None
+            assert (await books[n % 2].take("acme", quota)).granted
+        assert (await books[0].take("rich", quota)).granted
         await one.run([("DEL", books[0].quota_key("acme"))])
 
         answers = await asyncio.gather(*(books[n % 2].take("acme", quota) for n in range(20)))
-        assert None not in answers, "what others have taken is known to nobody"
-        assert await books[1].take("rich", quota) is None, "the other tenant's count is there"
+        assert not any(answer.granted for answer in answers), "what others have taken is known to nobody"
+        assert (await books[1].take("rich", quota)).granted, "the other tenant's count is there"
         await one.run([("HSET", books[0].quota_key("acme"), "began", "0")])
-        assert await books[1].take("acme", quota) is not None, "the window began earlier than one that was seen"
-        assert await RedisLimits(two, prefix).take("acme", quota) is not None
+        assert not (await books[1].take("acme", quota)).granted, "the window began earlier than one that was seen"
+        assert not (await RedisLimits(two, prefix).take("acme", quota)).granted
 
         # The next window is whole again.
         await one.run([("DEL", books[0].quota_key("short"))])
         short = Quota(requests=3, window_s=1.0)
-        assert await books[0].take("short", short) is None
+        assert (await books[0].take("short", short)).granted
         await one.run([("DEL", books[0].quota_key("short"))])
         end = time.monotonic() + 5
-        while (left_s := await books[0].take("short", short)) is not None:
+        while not (taken := await books[0].take("short", short)).granted:
             assert time.monotonic() < end
-            await asyncio.sleep(left_s)
+            await asyncio.sleep(taken.left_s)
 
 
 @pytest.mark.asyncio
@@ -304,13 +305,13 @@ class Away:
     async def hold(self, scope: str, wait_s: float, source: str) -> None:
         await self._look().hold(scope, wait_s, source)
 
-    async def turn(self, scope: str, rate: Rate) -> float:
-        return await self._look().turn(scope, rate)
+    async def turn(self, scope: str, rate: Rate, *, unused: bool = False) -> float:
+        return await self._look().turn(scope, rate, unused=unused)
 
     async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
         return await self._look().attempt(scope, budget, retry=retry)
 
-    async def take(self, tenant: str, quota: Quota) -> float | None:
+    async def take(self, tenant: str, quota: Quota) -> Taken:
         return await self._look().take(tenant, quota)
 
 

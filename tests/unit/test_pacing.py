@@ -50,6 +50,29 @@ def test_turns_come_in_the_order_of_asking_never_before_it_and_never_later_than_
             )
 
 
+@given(
+    rates,
+    st.lists(st.tuples(st.sampled_from([0.0, 0.1, 1.0, 50.0]), st.lists(st.floats(0.01, 9), max_size=3)), max_size=40),
+)
+def test_a_turn_that_who_has_the_rate_alone_puts_back_never_makes_more_of_them(
+    rate: Rate, requests: list[tuple[float, list[float]]]
+) -> None:
+    now, pace, used = 1000.0, None, []
+    for pause, lateness in requests:
+        now += pause
+        turn_at, pace = next_turn(pace, rate, now)
+        for late_s in lateness:
+            now = max(now, turn_at) + late_s
+            again_at, pace = next_turn(pace, rate, now, unused=True)
+            assert again_at <= now + 1e-6, "whoever comes late need not wait once more"
+            turn_at = again_at
+        now = max(now, turn_at)
+        used.append(now)
+    for first in range(len(used)):
+        for last in range(first, len(used)):
+            assert last - first + 1 <= rate.burst + (used[last] - used[first]) * rate.per_s + 1e-6
+
+
 @given(rates, rates, st.integers(1, 30))
 def test_a_changed_rate_keeps_the_number_of_those_who_wait(old: Rate, new: Rate, taken: int) -> None:
     pace: Pace | None = None

@@ -22,25 +22,22 @@ def test_no_window_has_more_than_the_quota_whatever_the_clock_does(
 ) -> None:
     quota, window, per_window = Quota(requests=requests, window_s=window_s), None, Counter[float]()
     for now in moments:  # also backwards
-        window, left_s = taken(window, quota, now)
-        if left_s is None:
-            per_window[window.began_s] += 1
-        else:
-            assert left_s >= 0
+        window, granted, left_s = taken(window, quota, now)
+        per_window[window.began_s] += granted
+        if left_s > 0:
             assert math.isclose(now + left_s, window.began_s + window_s, abs_tol=1e-6)
     assert max(per_window.values(), default=0) <= requests
 
 
 @given(st.floats(0, 1e9, allow_nan=False))
 def test_a_window_begins_at_a_multiple_of_its_length(now: float) -> None:
-    window, left_s = taken(None, Quota(requests=1, window_s=60.0), now)
-    assert left_s is None
+    window, granted, _ = taken(None, Quota(requests=1, window_s=60.0), now)
+    assert granted
     assert window.began_s % 60 == 0
     assert window.began_s <= now < window.began_s + 60
 
 
 def test_a_clock_that_is_set_back_opens_no_new_window() -> None:
     quota = Quota(requests=1, window_s=60.0)
-    window, _ = taken(None, quota, 130.0)
-    again, left_s = taken(window, quota, 100.0)
-    assert (again, left_s) == (Window(began_s=120.0, used=1), 80.0)
+    window, *_ = taken(None, quota, 130.0)
+    assert taken(window, quota, 100.0) == (Window(began_s=120.0, used=1), False, 80.0)
