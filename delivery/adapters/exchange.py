@@ -106,7 +106,8 @@ async def exchange(
 def _write(connection: Connection, head: bytes, body: bytes) -> ResponseHandler:
     protocol, transport = connection.protocol, connection.transport
     if protocol is None or transport is None or transport.is_closing():
-        raise aiohttp.ServerDisconnectedError
+        # Nothing has been written: a kept connection that its server has just closed.
+        raise httpx.ConnectError("the connection was closed before the request")
     protocol.set_response_params(
         auto_decompress=False,
         read_bufsize=_READ_BUFFER_BYTES,

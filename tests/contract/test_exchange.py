@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
+from ipaddress import ip_network
+from typing import Any
 
+import aiohttp
+import httpx
 import pytest
+from yarl import URL
 
+from delivery.adapters.exchange import Target, exchange
+from delivery.adapters.http_way import Progress
+from delivery.adapters.vetting_connector import CURRENT, VettingConnector
 from delivery.model import Network, NotSent, NotSentKind, Outcome
 from supervisor.demo.scripted import ScriptedServer
 from supervisor.demo.scripts import always
@@ -36,6 +44,28 @@ async def test_a_request_is_host_and_the_given_headers_in_their_order_and_nothin
             *((name.decode(), value.decode()) for name, value in given),
         ]
         assert seen.body == BODY
+
+
+class ClosingConnector(VettingConnector):
+    """Gives connections that are being closed: the other side has just done so, and nobody has noticed yet."""
+
+    async def connect(self, *arguments: Any) -> Any:
+        connection = await super().connect(*arguments)
+        assert connection.transport is not None
+        connection.transport.close()
+        return connection
+
+
+async def test_nw_01_a_connection_that_is_closed_before_a_byte_was_written_has_not_started_anything() -> None:
+    async with ScriptedServer() as server:
+        CURRENT.set(Progress())
+        connector = ClosingConnector(allow_networks=[ip_network("127.0.0.1/32")])
+        target = Target("POST", URL(server.url("/hook")), None, None)
+        # The sender makes `not_started` of this error.
+        with pytest.raises(httpx.ConnectError, match="before the request"):
+            await exchange(connector, target, HEADERS, BODY, aiohttp.ClientTimeout(total=5))
+        await connector.close()
+        assert server.count() == 0
 
 
 async def test_a_missing_content_length_is_added() -> None:
