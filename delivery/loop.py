@@ -23,7 +23,7 @@ from delivery.model import (
     Unsendable,
 )
 from delivery.policy import classify, decide, recount
-from delivery.policy.dead_letter import facts_of
+from delivery.policy.attempt_facts import facts_of
 from delivery.policy.decide import Attempted
 from delivery.policy.event import read_delivery
 from delivery.policy.halting import halted, started
@@ -250,7 +250,8 @@ class DeliveryLoop:
         refused = None
         with tenure.under_way(self._around.clock.monotonic() + DEAD_LETTER_S):
             try:
-                await self._around.settle.dead_letter(tenure, self._delivery, progress.reason, facts_of(progress))
+                facts = facts_of(progress, doubtful=progress.offset < tenure.careful_to)
+                await self._around.settle.dead_letter(tenure, self._delivery, progress.reason, facts)
                 tenure.standing = decide.lettered(tenure.standing)
             except DeadLetterTooLarge as error:
                 refused = Halt(reason=HaltReason.DEAD_LETTER_TOO_LARGE, detail=str(error))

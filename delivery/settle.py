@@ -10,7 +10,8 @@ import structlog
 
 from delivery.model import DeadLetterReason, Delivery, OutgoingRecord, Partition
 from delivery.naming import dead_letter_topic
-from delivery.policy.dead_letter import AttemptFacts, LetterHead, dead_letter, shrink
+from delivery.policy.attempt_facts import AttemptFacts
+from delivery.policy.dead_letter import LetterHead, dead_letter, shrink
 from delivery.ports import CommitRefused, DeadLetters, DeadLetterTooLarge, Member, Meter
 from delivery.tenure import Tenure
 

@@ -16,9 +16,10 @@ from delivery.model import (
     Headers,
     NoAnswer,
     NotSent,
+    Outcome,
     OutgoingRecord,
-    Reply,
 )
+from delivery.policy.attempt_facts import AttemptFacts
 from delivery.policy.classify import header_values, outcome
 from delivery.policy.event import (
     EVENT_TIME,
@@ -30,7 +31,6 @@ from delivery.policy.event import (
     renamed,
 )
 from delivery.policy.record_size import record_size
-from delivery.policy.standing import Progress
 
 PREFIX: Final = "dead-letter-"
 ID: Final = PREFIX + "id"
@@ -57,30 +57,6 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 _Header = tuple[str, bytes | None]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFacts:
-    """What was tried for a record: all of it, not just since it was last held. `detail` adds to the last reply."""
-
-    attempts: int = 0
-    waited_s: float = 0.0
-    first_attempt_wall_s: float | None = None
-    last_attempt_wall_s: float | None = None
-    last: Reply | None = None
-    detail: str = ""
-
-
-def facts_of(progress: Progress) -> AttemptFacts:
-    """What was tried for the record in hand."""
-    return AttemptFacts(
-        attempts=progress.requests,
-        waited_s=progress.waited_s,
-        first_attempt_wall_s=progress.first_wall_s,
-        last_attempt_wall_s=progress.last_wall_s,
-        last=progress.last,
-        detail=progress.detail,
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +185,7 @@ def _unqueueable(event: Event, head: LetterHead, detail: str, left_out: tuple[st
     if left_out:
         detail = f"{', '.join(left_out)} left out, to be read at {source}: {detail}"
         headers.append((LEFT_OUT, ",".join(left_out).encode()))
-    headers += _attempted(AttemptFacts(detail=detail), head.excerpt_bytes)
+    headers += _attempted(AttemptFacts(outcome=Outcome.NOT_STARTED, detail=detail), head.excerpt_bytes)
     return OutgoingRecord(
         topic=head.topic,
         key=None if "key" in left_out else event.key,
@@ -241,8 +217,9 @@ def _attempted(facts: AttemptFacts, excerpt_bytes: int) -> list[_Header]:
     ):
         if wall_s is not None:
             headers += _encoded(((name, time_text(round(wall_s * 1000))),))
-    if facts.last is not None:
-        headers += _encoded((("outcome", outcome(facts.last).value),))
+    ended = facts.outcome or (None if facts.last is None else outcome(facts.last))
+    if ended is not None:
+        headers += _encoded((("outcome", ended.value),))
     if isinstance(facts.last, Answer):
         headers += _encoded((("status", str(facts.last.status)),))
         headers += _kept(facts.last, excerpt_bytes)

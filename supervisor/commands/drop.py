@@ -15,7 +15,8 @@ from delivery.adapters.kafka_producers import KafkaDeadLetters
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.model import DeadLetterReason, OutgoingRecord, Partition
 from delivery.naming import dead_letter_topic, delivery_group, queue_topic
-from delivery.policy.dead_letter import AttemptFacts, LetterHead, dead_letter
+from delivery.policy.attempt_facts import AttemptFacts
+from delivery.policy.dead_letter import LetterHead, dead_letter
 from delivery.policy.event import read_delivery
 from delivery.policy.notes import queue_key
 from delivery.policy.orders import OrderKind, order_key

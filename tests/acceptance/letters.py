@@ -9,7 +9,8 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from delivery.model import Answer, DeadLetterReason, Headers, NoAnswer, NoAnswerKind, Outcome, OutgoingRecord, Reply
-from delivery.policy.dead_letter import AttemptFacts, LetterHead, dead_letter
+from delivery.policy.attempt_facts import AttemptFacts
+from delivery.policy.dead_letter import LetterHead, dead_letter
 from delivery.policy.event import queue_headers, read_delivery, read_event
 from tests.acceptance.harness import System
 from tests.unit.test_letters import Stored

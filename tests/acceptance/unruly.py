@@ -151,8 +151,9 @@ class Unruly:
             yield f"{said}: fault {letter['fault']}"
         if attempts == 0:
             counted = [did for did in done if did.worker not in killed]
-            found = letter["reason"], letter.get("outcome"), letter.get("status"), counted
-            if found != ("expired", None, None, []):
+            found = letter["reason"], letter["outcome"], letter.get("status"), counted
+            # What a killed worker had sent it could have told nobody.
+            if found not in [("expired", outcome, None, []) for outcome in ("not_started", "unknown")[bool(done) :]]:
                 yield f"{said}: {found}"
             return
         if letter["reason"] == "expired" and math.isinf(min(self._deadline_s, self._max_age_s)):

@@ -166,7 +166,7 @@ async def test_an_event_that_grew_too_old_behind_a_halt_expires_without_a_reques
     _running = kit.start()
     await kit.until_settled(7)
     assert len(kit.sender.sent) == 5
-    assert letter(kit) == (DeadLetterReason.EXPIRED, "0", None)
+    assert letter(kit) == (DeadLetterReason.EXPIRED, "0", "not_started")
     assert kit.tenure.standing.failing == 0, "it says nothing about the endpoint"
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from delivery.model import Answer, DeadLetterReason, Partition
-from delivery.policy.dead_letter import AttemptFacts
+from delivery.policy.attempt_facts import AttemptFacts
 from delivery.policy.event import read_delivery
 from delivery.ports import CommitRefused, DeadLetterTooLarge, DeadLetterUnwritable
 from delivery.settle import COMMIT_TIMEOUT_S, REBALANCE_COMMIT_S, REFUSED_S, CommitPump, Settle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,12 +22,12 @@ from delivery.model import (
     Outcome,
     OutgoingRecord,
 )
+from delivery.policy.attempt_facts import AttemptFacts, facts_of
 from delivery.policy.dead_letter import (
     ERROR,
     ID,
     LEFT_OUT,
     RESPONSE,
-    AttemptFacts,
     LetterHead,
     dead_letter,
     delivery_id,
@@ -39,6 +40,7 @@ from delivery.policy.dead_letter import (
 )
 from delivery.policy.event import queue_headers, read_delivery, read_event
 from delivery.policy.record_size import record_size
+from delivery.policy.standing import Progress
 
 HEAD = LetterHead(
     topic="webhooks.acme.dead-letters", tenant="acme", endpoint="billing", reason=DeadLetterReason.REJECTED
@@ -134,6 +136,33 @@ def test_a_dead_letter_of_an_event_that_was_never_tried_says_nothing_of_attempts
     said = named(dead_letter(queued(), head(DeadLetterReason.CANCELLED), AttemptFacts()))
     assert said["attempts"] == "0"
     assert said.keys().isdisjoint({"outcome", "status", "first-attempt-at", "last-attempt-at", "error", "response"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        pytest.param({}, "not_started", id="never in hand before"),
+        pytest.param({"crashes": 1}, "unknown", id="a worker ended with it and nothing is known of a request"),
+        pytest.param({"last": Answer(status=500), "requests": 1}, "confirmed", id="answered"),
+        pytest.param({"crashes": 1, "last": Answer(status=500), "requests": 1}, "confirmed", id="answered after that"),
+        pytest.param(
+            {"crashes": 6, "last": Answer(status=500), "requests": 1, "reason": DeadLetterReason.UNSENDABLE},
+            "unknown",
+            id="answered once, then killed its workers",
+        ),
+    ],
+)
+def test_every_letter_of_a_loop_has_the_outcome_of_its_last_request(changes: dict[str, Any], outcome: str) -> None:
+    facts = facts_of(Progress(offset=7, event_id="msg_7", **changes))
+    said = named(dead_letter(queued(), head(DeadLetterReason.CANCELLED), facts))
+    assert said["outcome"] == outcome
+
+
+def test_what_a_killed_owner_may_have_settled_without_a_commit_is_in_doubt_until_it_was_answered_here() -> None:
+    progress = Progress(offset=7, event_id="msg_7")
+    assert facts_of(progress, doubtful=True).outcome is Outcome.UNKNOWN
+    answered = dataclasses.replace(progress, last=Answer(status=500), requests=1)
+    assert facts_of(answered, doubtful=True).outcome is Outcome.CONFIRMED
 
 
 @pytest.mark.parametrize("reason", DeadLetterReason)
