@@ -12,10 +12,11 @@ from typing import Protocol
 
 import structlog
 
+from delivery.lanes import LaneProducer, LaneProducers, StartingPoints
 from delivery.mailbox import Mailbox
 from delivery.model import DeadLetterReason, Partition
 from delivery.policy.fan_out import FanoutPlan, Planned, TopicLimits
-from delivery.ports import Fenced, LaneProducer, LaneProducers, Member, Meter, Reader, StartingPoints, Unreachable
+from delivery.ports import Fenced, Member, Meter, Reader, Unreachable
 
 log = structlog.get_logger(__name__)
 

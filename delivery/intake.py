@@ -9,10 +9,10 @@ from typing import Any
 
 import structlog
 
+from delivery.commit_pump import CommitPump
 from delivery.model import Endpoint, Partition
 from delivery.policy.standing import Standing
 from delivery.ports import Clock, InHand, Ledger, Member, Meter, Reader
-from delivery.settle import CommitPump
 from delivery.take_over import QueueNotes, Takeover
 from delivery.tenure import Tenure
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
 
 from delivery.mailbox import Mailbox
 from delivery.model import (
@@ -81,6 +81,9 @@ class CommitRefused(Exception):
     """The offsets were not committed, or it is not known whether they were."""
 
 
+NOTHING: Final[Mapping[Partition, str]] = {}
+
+
 class Member(Protocol):
     """One worker's membership of a consumer group: which partitions are ours, and the right to commit for them."""
 
@@ -111,12 +114,18 @@ class Member(Protocol):
         """Return when `epoch` is above `seen_epoch`."""
         ...
 
-    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
-        """Commit the next offsets to read. Raises CommitRefused."""
+    async def commit(
+        self, offsets: Mapping[Partition, int], timeout_s: float, metadata: Mapping[Partition, str] = NOTHING
+    ) -> None:
+        """Commit the next offsets to read, with text beside some of them. Raises CommitRefused."""
         ...
 
     async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int | None]:
         """The group's committed offsets; None where there is none."""
+        ...
+
+    async def metadata(self, partitions: Collection[Partition]) -> dict[Partition, str]:
+        """The text beside the committed offsets, where there is any. Raises Unreachable."""
         ...
 
     def subscribe(self, topics: Collection[str]) -> None:
@@ -150,34 +159,6 @@ class Reader(Protocol):
 
 class Fenced(Exception):
     """Another producer with the same transactional id has started: the partition is another lane's."""
-
-
-class LaneProducer(Protocol):
-    """One source partition's transactional producer."""
-
-    async def write(self, records: Sequence[OutgoingRecord], offsets: Mapping[Partition, int]) -> None:
-        """Write the records and commit the source offsets, all or nothing. Raises Fenced; after any error, close it."""
-        ...
-
-    async def close(self) -> None:
-        """Never raises and never waits long."""
-        ...
-
-
-class StartingPoints(Protocol):
-    """Where a lane begins to read its source partition."""
-
-    async def of(self, partition: Partition, producer: LaneProducer) -> int | None:
-        """The offset; None when it is not decided yet, and to be asked again. Raises Unreachable."""
-        ...
-
-
-class LaneProducers(Protocol):
-    """Makes producers for lanes."""
-
-    async def start(self, partition: Partition) -> LaneProducer:
-        """Fence any former owner of the partition, abort what it left open, and return the producer."""
-        ...
 
 
 class ControlUnwritable(Exception):

@@ -7,9 +7,10 @@ from typing import Protocol
 
 import structlog
 
+from delivery.lanes import LaneProducer
 from delivery.model import Partition
 from delivery.policy.notes import Note
-from delivery.ports import LaneProducer, Member, Reader
+from delivery.ports import Member, Reader
 
 log = structlog.get_logger(__name__)
 

@@ -8,13 +8,13 @@ from typing import Protocol
 
 import structlog
 
+from delivery.commit_pump import CommitPump
 from delivery.model import Endpoint, HaltReason, Partition
 from delivery.policy.handing_over import inherited, may_have_been_sent, start_offset, unknown
 from delivery.policy.notes import Note
 from delivery.policy.orders import Orders, ResumeFrom, resume_from
 from delivery.policy.standing import FRESH
 from delivery.ports import Clock, CommitRefused, Ledger, Member, Meter, Reader, TakenOver, Unreachable
-from delivery.settle import CommitPump
 from delivery.tenure import Tenure
 
 log = structlog.get_logger(__name__)

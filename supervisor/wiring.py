@@ -21,6 +21,7 @@ from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.adapters.prometheus_meter import PrometheusMeter
 from delivery.adapters.redis_board import RedisBoard
 from delivery.attempts import AttemptLog, ToldToAll
+from delivery.commit_pump import CommitPump
 from delivery.fallback_ledger import FallbackLedger
 from delivery.fanout import Fanout
 from delivery.intake import Intake
@@ -29,7 +30,7 @@ from delivery.naming import delivery_group, fanout_group, fanout_transactional_i
 from delivery.policy.fan_out import FanoutPlan
 from delivery.policy.request import RequestMaker
 from delivery.policy.subscribe import Subscriptions
-from delivery.settle import CommitPump, Settle
+from delivery.settle import Settle
 from delivery.starting_points import CommittedStart, OldestStart
 from delivery.surroundings import Surroundings
 from supervisor.board import LiveBoard

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import structlog
 
+from delivery.commit_pump import CommitPump
 from delivery.fanout import Fanout
 from delivery.intake import Intake
 from delivery.model import Endpoint, HaltReason
 from delivery.ports import Clock
-from delivery.settle import CommitPump
 from supervisor.configuration import Configuration
 from supervisor.health import ListenFailed, MetricsPage, serve
 from supervisor.sweep import Sweep

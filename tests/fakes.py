@@ -33,7 +33,7 @@ from delivery.model import (
 from delivery.policy.notes import Note
 from delivery.policy.orders import NO_ORDERS, Order, Orders
 from delivery.policy.standing import Standing
-from delivery.ports import CommitRefused, TokenRefused
+from delivery.ports import NOTHING, CommitRefused, TokenRefused
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,7 @@ class FakeMember:
         self.is_proven = True
         self._lapsed_in = 0
         self.offsets: dict[Partition, int] = {}
+        self.texts: dict[Partition, str] = {}
         self.commits: list[dict[Partition, int]] = []
         self.refusals: deque[Exception] = deque()
         self.gate: asyncio.Event | None = None
@@ -121,7 +122,9 @@ class FakeMember:
             self._changed.clear()
             await self._changed.wait()
 
-    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+    async def commit(
+        self, offsets: Mapping[Partition, int], timeout_s: float, metadata: Mapping[Partition, str] = NOTHING
+    ) -> None:
         """Keep it, unless it is to be refused or takes too long."""
         if not self.settled_in:
             self.started_unsettled += 1
@@ -139,6 +142,12 @@ class FakeMember:
             self.in_flight -= 1
         self.commits.append(dict(offsets))
         self.offsets |= offsets
+        for partition in offsets:
+            self.texts[partition] = metadata.get(partition, "")
+
+    async def metadata(self, partitions: Collection[Partition]) -> dict[Partition, str]:
+        """What was committed beside the offsets."""
+        return {partition: text for partition in partitions if (text := self.texts.get(partition, ""))}
 
     async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int | None]:
         """What was committed."""

@@ -15,7 +15,7 @@ from delivery.adapters.kafka_assignor import FewMovesAssignor
 from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.adapters.kafka_topics import KafkaTopics
 from delivery.model import Partition
-from delivery.ports import Clock, CommitRefused
+from delivery.ports import NOTHING, Clock, CommitRefused
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +130,9 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         self.settled_in = True
         self._changed.set()
 
-    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+    async def commit(
+        self, offsets: Mapping[Partition, int], timeout_s: float, metadata: Mapping[Partition, str] = NOTHING
+    ) -> None:
         """Commit for partitions of the present assignment. Raises CommitRefused."""
         if self._consumer is None or not self.settled_in:
             raise CommitRefused("the group is rebalancing")
@@ -138,7 +140,10 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
             raise CommitRefused("not all of these partitions are ours any more")
         entries = list(offsets.items())
         for start in range(0, len(entries), COMMIT_CHUNK):
-            chunk = {TopicPartition(*p): offset for p, offset in entries[start : start + COMMIT_CHUNK]}
+            chunk = {
+                TopicPartition(*p): (offset, metadata[p]) if p in metadata else offset
+                for p, offset in entries[start : start + COMMIT_CHUNK]
+            }
             sent = self._clock.monotonic()
             try:
                 # Not longer: a commit that aiokafka retries over a rebalance would go out with the new
@@ -153,6 +158,10 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         """The group's committed offsets. Raises Unreachable."""
         # Not through the group's own connection: there it would queue behind a JoinGroup.
         return await self._topics_client.committed(self._group, partitions)
+
+    async def metadata(self, partitions: Collection[Partition]) -> dict[Partition, str]:
+        """The text beside the group's committed offsets, where there is any. Raises Unreachable."""
+        return await self._topics_client.metadata(self._group, partitions)
 
     async def run(self) -> None:
         """Poll for ever: that alone keeps the client in the group."""

@@ -137,6 +137,13 @@ class KafkaTopics:
             answer[partition] = entry.offset if entry is not None and entry.offset >= 0 else None
         return answer
 
+    async def metadata(self, group: str, partitions: Collection[Partition]) -> dict[Partition, str]:
+        """The text beside the group's committed offsets, where there is any."""
+        if not partitions:
+            return {}
+        found = await _answered(self._offsets(group, [TopicPartition(*p) for p in partitions]))
+        return {Partition(*p): entry.metadata for p, entry in found.items() if entry.offset >= 0 and entry.metadata}
+
     async def _offsets(self, group: str, wanted: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         found: dict[TopicPartition, OffsetAndMetadata]
         while True:

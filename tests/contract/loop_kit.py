@@ -9,10 +9,11 @@ from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.memory_slots import MemorySlots
 from delivery.attempts import AttemptLog, ToldToAll
 from delivery.limits import Limits, Slots
+from delivery.commit_pump import CommitPump
 from delivery.loop import DeliveryLoop
 from delivery.model import Endpoint, LoopExit, Partition
 from delivery.policy.request import RequestMaker
-from delivery.settle import CommitPump, Settle
+from delivery.settle import Settle
 from delivery.surroundings import Surroundings
 from delivery.tenure import Tenure
 from tests.fakes import (

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.memory_slots import MemorySlots
 from delivery.attempts import AttemptLog, ToldToAll
+from delivery.commit_pump import CommitPump
 from delivery.loop import DeliveryLoop
 from delivery.model import Endpoint, Partition
 from delivery.policy.request import RequestMaker
 from delivery.policy.standing import Standing
-from delivery.settle import CommitPump, Settle
+from delivery.settle import Settle
 from delivery.surroundings import Surroundings
 from delivery.tenure import Tenure
 from supervisor.sweep import Sweep

@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from delivery.fanout import FENCED_S, Fanout
+from delivery.lanes import LaneProducer
 from delivery.model import OutgoingRecord, Partition
 from delivery.policy.fan_out import FanoutPlan, TopicLimits
 from delivery.policy.subscribe import Subscriptions
-from delivery.ports import Fenced, LaneProducer
+from delivery.ports import Fenced
 from tests.fakes import FakeMember, FakeReader, FakeRecord, RecordingMeter, endpoint
 from tests.virtual_time import in_virtual_time, others, time_passes
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from delivery.adapters.memory_ledger import Entry, MemoryLedger
+from delivery.commit_pump import CommitPump
 from delivery.fallback_ledger import AGAIN_S, FallbackLedger
 from delivery.intake import Intake
 from delivery.model import HaltReason, Partition
 from delivery.policy.orders import Order, ResumeFrom
 from delivery.policy.standing import FRESH, Fate, Progress, Standing
-from delivery.ports import CommitRefused, InHand, Ledger, LedgerAway, TakenOver
+from delivery.ports import NOTHING, CommitRefused, InHand, Ledger, LedgerAway, TakenOver
 from delivery.recording import Recording
-from delivery.settle import CommitPump
 from delivery.take_over import FORMER_S, RETRY_S
 from delivery.tenure import Tenure
 from tests.fakes import FakeMember, FakeOrders, FakeReader, RecordingMeter, endpoint, queued
@@ -36,10 +36,12 @@ class Choosy(FakeMember):
         self.refused: set[Partition] = set()
         self.look_up_s = 0.0
 
-    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+    async def commit(
+        self, offsets: Mapping[Partition, int], timeout_s: float, metadata: Mapping[Partition, str] = NOTHING
+    ) -> None:
         if self.refused & offsets.keys():
             raise CommitRefused("TopicAuthorizationFailedError")
-        await super().commit(offsets, timeout_s)
+        await super().commit(offsets, timeout_s, metadata)
 
     async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int | None]:
         found = await super().committed(partitions)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
+from delivery.commit_pump import COMMIT_TIMEOUT_S, REBALANCE_COMMIT_S, REFUSED_S, CommitPump
 from delivery.model import Answer, DeadLetterReason, Partition
 from delivery.policy.attempt_facts import AttemptFacts
 from delivery.policy.event import read_delivery
+from delivery.ports import NOTHING as NO_TEXTS
 from delivery.ports import CommitRefused, DeadLetterTooLarge, DeadLetterUnwritable
-from delivery.settle import COMMIT_TIMEOUT_S, REBALANCE_COMMIT_S, REFUSED_S, CommitPump, Settle
+from delivery.settle import Settle
 from delivery.tenure import Tenure
 from tests.fakes import FakeDeadLetters, FakeMember, FakeReader, RecordingMeter, endpoint, queued
 from tests.virtual_time import in_virtual_time, time_passes
@@ -20,6 +22,21 @@ from tests.virtual_time import in_virtual_time, time_passes
 A, B, C = (Partition(f"p.acme.{name}.queue", 0) for name in "abc")
 INTERVAL_S = 0.1
 NOTHING = AttemptFacts()
+
+
+class Choosy(FakeMember):
+    """Refuses every commit that names one of these partitions."""
+
+    def __init__(self, *partitions: Partition) -> None:
+        super().__init__(*partitions)
+        self.refused: set[Partition] = set()
+
+    async def commit(
+        self, offsets: Mapping[Partition, int], timeout_s: float, metadata: Mapping[Partition, str] = NO_TEXTS
+    ) -> None:
+        if self.refused & offsets.keys():
+            raise CommitRefused("TopicAuthorizationFailedError")
+        await super().commit(offsets, timeout_s, metadata)
 
 
 @contextlib.asynccontextmanager
@@ -242,6 +259,154 @@ class Kit:
         self.letters = FakeDeadLetters()
         self.meter = RecordingMeter()
         self.settle = Settle(self.pump, self.letters, "p", self.meter)
+
+
+@in_virtual_time
+async def test_what_is_put_beside_an_offset_goes_out_at_once_with_what_is_settled() -> None:
+    member = FakeMember(A, B, C)
+    async with running(member) as pump:
+        pump.mark(C, 9)
+        await asyncio.gather(pump.put_beside(A, 3, "a"), pump.put_beside(B, 4, "b"))
+        assert member.commits == [{A: 3, B: 4, C: 9}]
+        assert member.texts == {A: "a", B: "b", C: ""}
+        assert [pump.acknowledged(one) for one in (A, B, C)] == [3, 4, 9]
+
+
+@in_virtual_time
+async def test_a_mark_stays_until_a_later_offset_is_committed() -> None:
+    member = FakeMember(A, B)
+    pump = CommitPump(member, INTERVAL_S)
+    pump.mark(A, 3)
+    await pump.put_beside(A, 3, "a")
+    pump.mark(A, 3)
+    assert await pump.flush()
+    await pump.put_beside(B, 1, "b")
+    assert member.texts == {A: "a", B: "b"}
+    pump.mark(A, 4)
+    assert await pump.flush()
+    assert member.texts == {A: "", B: "b"}
+
+
+@in_virtual_time
+async def test_a_mark_that_was_refused_is_not_put_there_later() -> None:
+    member = FakeMember(A)
+    member.refusals.append(CommitRefused("no"))
+    pump = CommitPump(member, INTERVAL_S)
+    with pytest.raises(CommitRefused, match="no"):
+        await pump.put_beside(A, 3, "a")
+    pump.mark(A, 3)
+    assert await pump.flush()
+    assert member.texts == {A: ""}
+
+
+@in_virtual_time
+async def test_a_queue_that_is_not_ours_any_more_refuses_its_own_mark_and_no_other() -> None:
+    member = FakeMember(A)
+    pump = CommitPump(member, INTERVAL_S)
+    mine, gone = await asyncio.gather(pump.put_beside(A, 3, "a"), pump.put_beside(B, 4, "b"), return_exceptions=True)
+    assert mine is None
+    assert isinstance(gone, CommitRefused)
+    assert member.commits == [{A: 3}]
+
+
+@in_virtual_time
+async def test_a_queue_that_kafka_refuses_keeps_no_other_from_its_mark() -> None:
+    member = Choosy(A, B, C)
+    member.refused = {B}
+    pump = CommitPump(member, INTERVAL_S)
+    ends = await asyncio.gather(*(pump.put_beside(one, 3, "x") for one in (A, B, C)), return_exceptions=True)
+    assert [isinstance(end, CommitRefused) for end in ends] == [False, True, False]
+    assert member.texts == {A: "x", C: "x"}
+
+
+@in_virtual_time
+async def test_who_stops_waiting_for_a_mark_does_not_set_the_offset_back_later() -> None:
+    member = FakeMember(A, B)
+    member.gate = asyncio.Event()
+    pump = CommitPump(member, INTERVAL_S)
+    first = asyncio.create_task(pump.put_beside(B, 1, "b"))
+    await time_passes(0.1)
+    queued_up = asyncio.create_task(pump.put_beside(A, 3, "a"))
+    await time_passes(0.1)
+    queued_up.cancel()
+    await asyncio.wait([queued_up])
+    pump.mark(A, 9)
+    member.gate.set()
+    await first
+    assert await pump.flush()
+    await pump.put_beside(B, 2, "b")
+    assert member.offsets == {A: 9, B: 2}
+    assert all(commit.get(A, 9) == 9 for commit in member.commits)
+
+
+@in_virtual_time
+async def test_a_commit_stays_the_only_one_when_nobody_waits_for_it_any_more() -> None:
+    member = FakeMember(A, B)
+    member.gate = asyncio.Event()
+    pump = CommitPump(member, INTERVAL_S)
+    waiting = [asyncio.create_task(pump.prove({A: 1}, 3.0))]
+    await time_passes(0.1)
+    waiting[0].cancel()
+    await asyncio.wait(waiting)
+    second = asyncio.create_task(pump.put_beside(B, 1, "b"))
+    await time_passes(0.1)
+    assert member.in_flight == 1
+    member.gate.set()
+    await second
+    assert member.most_in_flight == 1
+    assert member.offsets == {A: 1, B: 1}
+
+
+@in_virtual_time
+async def test_nothing_is_put_beside_an_offset_between_revoke_and_assign() -> None:
+    member = FakeMember(A)
+    pump = CommitPump(member, INTERVAL_S)
+    await pump.before_rebalance()
+    assert not pump.open
+    with pytest.raises(CommitRefused, match="rebalancing"):
+        await pump.put_beside(A, 3, "a")
+    member.revoke()
+    member.assign(A)
+    assert pump.open
+    await pump.put_beside(A, 3, "a")
+    assert (member.texts, member.started_unsettled) == ({A: "a"}, 0)
+
+
+@in_virtual_time
+async def test_who_waits_for_a_mark_of_a_queue_that_is_lost_hears_of_it() -> None:
+    member = FakeMember(A, B)
+    member.gate = asyncio.Event()
+    pump = CommitPump(member, INTERVAL_S)
+    first = asyncio.create_task(pump.put_beside(B, 1, "b"))
+    await time_passes(0.1)
+    lost = asyncio.create_task(pump.put_beside(A, 3, "a"))
+    await time_passes(0.1)
+    pump.forget(A)
+    with pytest.raises(CommitRefused, match="not ours"):
+        await lost
+    member.gate.set()
+    await first
+    assert member.offsets == {B: 1}
+
+
+@in_virtual_time
+async def test_marks_of_many_queues_at_a_time_do_not_hold_up_what_is_settled() -> None:
+    member = FakeMember(A, B)
+    async with running(member) as pump:
+        member.gate = asyncio.Event()
+        member.gate.set()
+
+        async def busy() -> None:
+            for offset in range(200):
+                await pump.put_beside(A, offset, "a")
+                await time_passes(0.005)
+
+        working = asyncio.create_task(busy())
+        await time_passes(0.2)
+        pump.mark(B, 7)
+        await time_passes(0.05)
+        assert member.offsets[B] == 7, "it goes with the next mark"
+        await working
 
 
 def settling(member: FakeMember, offsets: tuple[int, ...] = (0, 1, 2, 3, 4)) -> tuple[Kit, Tenure, FakeReader]:
