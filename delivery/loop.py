@@ -8,6 +8,7 @@ from typing import assert_never
 import structlog
 
 from delivery.admission import Admission
+from delivery.dispatch import CannotRecord, Dispatch
 from delivery.model import (
     DeadLetterReason,
     Delivered,
@@ -60,6 +61,7 @@ class DeliveryLoop:
         self._around = surroundings
         self._delivery: Delivery | None = None
         self._recording = Recording(tenure, surroundings.ledger)
+        self._dispatch = Dispatch(tenure, surroundings.member, surroundings.settle, self._recording, surroundings.clock)
         self._admission = Admission(tenure, surroundings)
 
     async def run(self, *, rest: bool = False) -> LoopExit:
@@ -140,6 +142,7 @@ class DeliveryLoop:
         if tenure.suspect:
             standing, tenure.suspect = suspected(standing), False
         tenure.standing = standing
+        await self._dispatch.judge()
 
     def _in_hand(self) -> Delivery:
         if self._delivery is None:
@@ -159,7 +162,7 @@ class DeliveryLoop:
             # The record was in hand before this loop began; the mailbox still holds it.
             await self._take()
             return None
-        if not around.member.proven():
+        if not around.member.proven() or not self._dispatch.possible():
             await tenure.wait(UNPROVEN_WAIT_S)
             return None
         if not self._admission.use():
@@ -172,10 +175,15 @@ class DeliveryLoop:
                 await self._recording.remember()
                 return None
             timeout_s = step.timeout_s
-        tenure.sending_since = around.clock.monotonic()
         try:
-            with tenure.under_way(tenure.sending_since + timeout_s):
-                await self._attempt(self._delivery, timeout_s)
+            with tenure.under_way(around.clock.monotonic() + self._dispatch.takes_s + timeout_s):
+                left_s = await self._dispatch.ready(timeout_s, self._next_step)
+                if left_s is not None:
+                    tenure.sending_since = around.clock.monotonic()
+                    tenure.busy_until = tenure.sending_since + left_s
+                    await self._attempt(self._delivery, left_s)
+        except CannotRecord as error:
+            return await self._halt(Halt(reason=HaltReason.CANNOT_RECORD, detail=str(error)))
         finally:
             tenure.sending_since = None
         return None
@@ -210,11 +218,13 @@ class DeliveryLoop:
             unit=around.chance(),
             spread_unit=around.chance(),
         )
+        self._dispatch.answered()
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
         around.attempts.ended(recount.ended(sending, endpoint, attempted, tenure.standing))
         await self._admission.heard(verdict)
         if not tenure.lost and not (isinstance(verdict, Delivered) and verdict.hint_s is None):
             await self._recording.remember()
+        await self._dispatch.ended()
         if tenure.lost:
             await self._recording.tell_next_owner()
 
@@ -271,6 +281,7 @@ class DeliveryLoop:
     async def _done(self) -> None:
         self._tenure.standing = decide.completed(self._tenure.standing)
         self._delivery = None
+        self._dispatch.settled()
         await self._recording.forget()
 
     async def _halt(self, halt: Halt) -> LoopExit:

@@ -10,6 +10,7 @@ import structlog
 
 from delivery.commit_pump import CommitPump
 from delivery.model import Endpoint, HaltReason, Partition
+from delivery.policy.dispatch import parse_mark
 from delivery.policy.handing_over import inherited, may_have_been_sent, start_offset, unknown
 from delivery.policy.notes import Note
 from delivery.policy.orders import Orders, ResumeFrom, resume_from
@@ -113,9 +114,12 @@ class Takeover:
         for tenure in tenures:
             tenure.offset_lost = tenure.offset_lost and committed[tenure.partition] is None
         starts = await self._starts([tenure for tenure in tenures if committed[tenure.partition] is None])
+        marks = await self._member.metadata([t.partition for t in tenures if not t.endpoint.idempotent])
         # What was asked for an assignment that is over says nothing about the one that is in force.
         if self._member.epoch != epoch:
             return
+        for tenure in tenures:
+            tenure.mark = parse_mark(marks.get(tenure.partition, ""))
         found = await self._draw([tenure for tenure in tenures if not tenure.offset_lost])
         began = self._clock.monotonic()
         waiting = [tenure for tenure in tenures if tenure.partition.topic in found]
@@ -205,7 +209,9 @@ class Takeover:
 
     async def _prove(self, tenures: Sequence[Tenure], epoch: int) -> None:
         """One commit of where we begin shows that Kafka agrees. Raises CommitRefused."""
-        await self._pump.prove({tenure.partition: tenure.settled_to for tenure in tenures}, PROOF_COMMIT_S)
+        # A mark of dispatch stays beside its offset until what became of the record is settled.
+        marks = {t.partition: t.mark.text() for t in tenures if t.mark is not None and t.mark.offset >= t.settled_to}
+        await self._pump.prove({tenure.partition: tenure.settled_to for tenure in tenures}, PROOF_COMMIT_S, marks)
         if self._member.epoch != epoch:
             return
         self._note(tenures)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from delivery.mailbox import Mailbox
 from delivery.model import Endpoint, LoopExit, Partition, Revoked, Stopped
+from delivery.policy.dispatch import Mark
 from delivery.policy.orders import NO_ORDERS, Ordered, Orders, ordered
 from delivery.policy.standing import FRESH, Standing
 from delivery.ports import TakenOver
@@ -46,6 +47,8 @@ class Tenure:
         # each record is committed before the next is taken.
         self.suspect = False
         self.careful_to = -1
+        # The latest request that was marked as dispatched, by this owner or the one before.
+        self.mark: Mark | None = None
         self.sending_since: float | None = None
         # Until when at most a next owner has to wait for what the loop does with the record in hand.
         self.busy_until: float | None = None

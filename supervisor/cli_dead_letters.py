@@ -99,7 +99,8 @@ def show(letter_id: str, tenant: str | None, body: str | None) -> None:
 def replay(typed: dict[str, Any], **options: Any) -> None:
     """Put dead letters into their endpoints' queues again, each once.
 
-    Letters whose last request may have been received are left out unless --outcome unknown is given.
+    Letters whose last request may have been received are left out unless --outcome unknown is given, and those that are
+    unconfirmed (IDEMPOTENT=false) unless --reason unconfirmed is.
     """
     from supervisor.commands.dead_letters_replay import Wish, main
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -23,6 +24,20 @@ from delivery.limits import Limits, Slots
 from delivery.model import Partition
 from delivery.ports import Clock, LedgerAway
 from supervisor.configuration import Configuration, ProcessLimits
+from supervisor.topics import TopicsClient
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """What differs between Kafka and the embedded broker.
+
+    The embedded one creates topics on first use, has no settings of topics, and cannot give back offsets that a
+    transaction committed.
+    """
+
+    connection: KafkaConnection
+    topics: TopicsClient | None = None
+    embedded: bool = False
 
 
 def kafka_connection(configuration: Configuration) -> KafkaConnection:

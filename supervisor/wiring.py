@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 import uuid
@@ -13,7 +12,7 @@ import structlog
 
 from delivery.adapters.aiohttp_transport import AiohttpTransport
 from delivery.adapters.http_sender import HttpSender
-from delivery.adapters.kafka_connection import QUEUE_FETCH_BYTES, KafkaConnection, forbid_topic_creation
+from delivery.adapters.kafka_connection import QUEUE_FETCH_BYTES, forbid_topic_creation
 from delivery.adapters.kafka_member import KafkaMember
 from delivery.adapters.kafka_producers import KafkaDeadLetters, KafkaLaneProducers
 from delivery.adapters.kafka_reader import KafkaReader
@@ -37,6 +36,7 @@ from supervisor.board import LiveBoard
 from supervisor.clock import SystemClock
 from supervisor.configuration import Configuration, Start
 from supervisor.connections import (
+    Broker,
     half_reader,
     kafka_connection,
     redis_connection,
@@ -50,25 +50,12 @@ from supervisor.gauges import gauges
 from supervisor.keys import FileKeys
 from supervisor.own_topics import wanted
 from supervisor.sweep import Sweep
-from supervisor.topics import Topics, TopicsClient
+from supervisor.topics import Topics
 from supervisor.version import version
 from supervisor.view import offset_lost_states
 from supervisor.worker import Worker
 
 log = structlog.get_logger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """What differs between Kafka and the embedded broker.
-
-    The embedded one creates topics on first use, has no settings of topics, and cannot give back offsets that a
-    transaction committed.
-    """
-
-    connection: KafkaConnection
-    topics: TopicsClient | None = None
-    embedded: bool = False
 
 
 def build(configuration: Configuration, broker: Broker | None = None) -> Worker:

@@ -152,7 +152,8 @@ def _prepare(endpoint: Endpoint, text: str) -> _Prepared:
         way=Way(
             network=endpoint.network,
             connect_timeout_s=endpoint.connect_timeout_s,
-            keep_alive_s=endpoint.keep_alive_s,
+            # A kept connection that its server has just closed would leave it open whether anything was received.
+            keep_alive_s=endpoint.keep_alive_s if endpoint.idempotent else 0.0,
         ),
         timeout={"connect": endpoint.connect_timeout_s, "read": None, "write": None, "pool": None},
     )

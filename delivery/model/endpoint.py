@@ -68,6 +68,21 @@ class RetryLimits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RetryUnsafe:
+    """Answers that say that a request was not processed.
+
+    `unavailable`: also a 503 with a valid `Retry-After`.
+    """
+
+    statuses: frozenset[int] = frozenset({401, 403, 425, 429})
+    unavailable: bool = True
+
+    def __str__(self) -> str:
+        texts = [str(status) for status in sorted(self.statuses)] + ["503+Retry-After"] * self.unavailable
+        return ",".join(texts) or "none"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HaltLimits:
     """When an endpoint's loop stops by itself, and for how long."""
 
@@ -157,6 +172,8 @@ class Endpoint:
     forward_headers: tuple[str, ...] = ()
     enabled: bool = True
     statuses: Mapping[int, Answering] = dataclasses.field(default_factory=dict)
+    idempotent: bool = True
+    retry_unsafe: RetryUnsafe = RetryUnsafe()
     on_exhausted: OnExhausted = OnExhausted.THROTTLED
     hold_max_s: float = 86_400.0
     on_gone: OnGone = OnGone.DISABLE

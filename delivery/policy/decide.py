@@ -25,6 +25,7 @@ from delivery.model import (
     Verdict,
 )
 from delivery.policy import backoff
+from delivery.policy.dispatch import may_repeat
 from delivery.policy.orders import FREE, Ordered
 from delivery.policy.standing import Fate, Progress, Standing
 from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Rest, Send, Step, WaitUntil
@@ -179,6 +180,9 @@ def _retried(
     standing: Standing, progress: Progress, endpoint: Endpoint, verdict: Retry, attempted: Attempted
 ) -> Standing:
     now = attempted.ended_at
+    if not may_repeat(endpoint, attempted.reply, verdict):
+        progress = dataclasses.replace(progress, last_retry=verdict)
+        return _with(_failed(standing, verdict), progress, fate=Fate.DEAD, reason=DeadLetterReason.UNCONFIRMED)
     wait_s = backoff.wait_s(endpoint.retry, progress.attempts, verdict, attempted.unit, attempted.spread_unit)
     if verdict.throttled or verdict.hint_s is not None:
         # What the endpoint asks for holds for its next record too, not only for this one.

@@ -132,29 +132,44 @@ class LetterBook:
 class Choice:
     """What a replay sends: ids by offset, in order; and how many letters it does not send, and why.
 
-    `unknown`: the receiver may have acted on them, and nobody said that they are to be sent all the same. `broken`:
-    they do not hold the whole event. `removed`: by endpoint, those whose endpoint is not configured.
+    `unknown`: the receiver may have acted on them, and nobody said that they are to be sent all the same;
+    `unconfirmed`: it must not get them twice, likewise. `broken`: they do not hold the whole event. `removed`: by
+    endpoint, those whose endpoint is not configured.
     """
 
     chosen: Mapping[int, str]
     endpoints: Mapping[str, int]
     removed: Mapping[str, int]
     unknown: int = 0
+    unconfirmed: int = 0
     broken: int = 0
 
 
 def choose(
-    book: LetterBook, which: Which, *, known: Collection[str], to: str | None, unknown: bool, limit: int | None
+    book: LetterBook,
+    which: Which,
+    *,
+    known: Collection[str],
+    to: str | None,
+    unknown: bool,
+    unconfirmed: bool = False,
+    limit: int | None,
 ) -> Choice:
-    """Choose, oldest first, at most `limit`; `known` are the endpoints that there are, `to` receives all if given."""
+    """Choose, oldest first, at most `limit`; `known` are the endpoints that there are, `to` receives all if given.
+
+    `unknown`: also those with that outcome; `unconfirmed`: also those with that reason, whatever the outcome.
+    """
     chosen: dict[int, str] = {}
     endpoints: Counter[str] = Counter()
     removed: Counter[str] = Counter()
-    doubtful = broken = 0
+    doubtful = unasked = broken = 0
     for entry in book.entries(which):
         endpoint = to or entry.kind.endpoint or ""
-        if entry.kind.outcome is Outcome.UNKNOWN and not unknown:
+        in_doubt, once = entry.kind.outcome is Outcome.UNKNOWN, entry.kind.reason is DeadLetterReason.UNCONFIRMED
+        if in_doubt and not unknown and not (once and unconfirmed):
             doubtful += 1
+        elif once and not in_doubt and not unconfirmed:
+            unasked += 1
         elif not entry.whole:
             broken += 1
         elif endpoint not in known:
@@ -162,7 +177,9 @@ def choose(
         elif limit is None or len(chosen) < limit:
             chosen[entry.offset] = entry.id
             endpoints[endpoint] += 1
-    return Choice(chosen=chosen, endpoints=endpoints, removed=removed, unknown=doubtful, broken=broken)
+    return Choice(
+        chosen=chosen, endpoints=endpoints, removed=removed, unknown=doubtful, unconfirmed=unasked, broken=broken
+    )
 
 
 def parse_when(text: str, now_ms: int) -> int | None:

@@ -25,7 +25,8 @@ class Progress:
 
     `attempts` counts this run of attempts, `requests` all of them (a hold begins a new run), `crashes` the loops that
     ended by a fault of ours with this record in hand. `expires_at` is when the event's maximal age is reached; a
-    deadline counts from `first_at`.
+    deadline counts from `first_at`. `dispatched_ms` is the moment of the latest mark of dispatch
+    of which it is known what came of it.
     """
 
     offset: int
@@ -34,6 +35,7 @@ class Progress:
     attempts: int = 0
     requests: int = 0
     crashes: int = 0
+    dispatched_ms: int = 0
     first_at: float | None = None
     first_wall_s: float | None = None
     last_wall_s: float | None = None

@@ -216,6 +216,7 @@ def _progress_readers(moment: _Reader) -> Mapping[str, _Reader]:
         "attempts": _whole,
         "requests": _whole,
         "crashes": _whole,
+        "dispatched_ms": _whole,
         "first_at": moment,
         "first_wall_s": _number,
         "last_wall_s": _number,

@@ -42,7 +42,10 @@ def advice(letter: Letter, *, replayed: bool, configured: bool) -> list[str]:
             f"Whether the receiver acted on the last request is not known{reference}. Look for webhook-id "
             f"{letter.webhook_id} there first: sent again, it keeps that id."
         )
-        again += " --outcome unknown"
+        if letter.kind.reason is not DeadLetterReason.UNCONFIRMED:
+            again += " --outcome unknown"
+    if letter.kind.reason is DeadLetterReason.UNCONFIRMED:
+        again += " --reason unconfirmed"
     if not configured:
         steps.append(f"Its endpoint is not configured any more: {again} --to ENDPOINT sends it to another.")
     else:

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from delivery.model import Outcome
+from delivery.model import DeadLetterReason, Outcome
 from delivery.policy.letter_book import Choice, LetterBook, Which, choose
 from delivery.replay import Tally
 from supervisor.commands.dead_letters import Wanted, read_book, readable, topics_with_letters
@@ -50,13 +50,22 @@ class Chooser:
         self._endpoints = [(endpoint.tenant, endpoint.name) for endpoint in configuration.endpoints]
         self._which = Which.ALL if wish.again and wanted.which is Which.PENDING else wanted.which
         self._unknown = Outcome.UNKNOWN in wanted.letters.outcomes
+        self._unconfirmed = DeadLetterReason.UNCONFIRMED in wanted.letters.reasons
         self._to = wish.to
         self.left = wish.limit
 
     def choose(self, tenant: str, book: LetterBook) -> Choice:
         """Raises Misused when letters of endpoints that there are no more are among them."""
         known = {name for owner, name in self._endpoints if owner == tenant}
-        choice = choose(book, self._which, known=known, to=self._to, unknown=self._unknown, limit=self.left)
+        choice = choose(
+            book,
+            self._which,
+            known=known,
+            to=self._to,
+            unknown=self._unknown,
+            unconfirmed=self._unconfirmed,
+            limit=self.left,
+        )
         if choice.removed:
             counts = ", ".join(f"{printable(n) or '(none)'} {count}" for n, count in sorted(choice.removed.items()))
             raise Misused(
@@ -179,6 +188,11 @@ def _left_out(tenant: str, choice: Choice) -> Iterator[str]:
         yield (
             f"{tenant}: {choice.unknown} left out, since the receiver may have acted on them: "
             "--outcome unknown sends those"
+        )
+    if choice.unconfirmed:
+        yield (
+            f"{tenant}: {choice.unconfirmed} left out, since their endpoint must not get an event twice unasked: "
+            "--reason unconfirmed sends those"
         )
     if choice.broken:
         yield f"{tenant}: {choice.broken} left out, since they do not hold the whole event"

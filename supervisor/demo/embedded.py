@@ -16,7 +16,7 @@ from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.model import Headers
 from delivery.ports import Unreachable
 from delivery.topics import TopicFound, TopicWanted
-from supervisor.wiring import Broker
+from supervisor.connections import Broker
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer

@@ -215,7 +215,6 @@ def endpoint_of(chosen: Chosen, budgeted: Collection[str] = ()) -> Endpoint:
         group, _, option = name.rpartition(".")
         groups["network" if option in _NETWORK else group][option] = value
     endpoint, retry = groups[""], groups["retry"]
-    endpoint.pop("idempotent", None)
     scope = whole_name(chosen.path[1], endpoint.pop("scope", None))
     budget = RetryBudget(**{f.name: retry.pop(f"budget_{f.name}", f.default) for f in dataclasses.fields(RetryBudget)})
     shared = SharedLimits(

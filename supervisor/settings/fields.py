@@ -125,17 +125,6 @@ def boolean(value: Any) -> bool:
     raise expected("expected true or false")
 
 
-def only(supported: bool) -> Parser[bool]:
-    """A switch of which this version knows one position."""
-
-    def parse(value: Any) -> bool:
-        if boolean(value) is not supported:
-            raise expected(f"{str(not supported).lower()} is not supported by this version")
-        return supported
-
-    return parse
-
-
 def choice(kind: type[E]) -> Parser[E]:
     """One of the words of an enum, in any case."""
     words = {member.value.lower(): member for member in kind}

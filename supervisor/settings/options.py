@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict
 
-from delivery.model import Answering, Jitter, OnExhausted, OnGone, Signing, SigningKey
+from delivery.model import Answering, Jitter, OnExhausted, OnGone, RetryUnsafe, Signing, SigningKey
 from supervisor.settings import texts, urls
-from supervisor.settings.fields import Reads, boolean, choice, durations, listed, only, path, refuse, seconds, unset
+from supervisor.settings.fields import Reads, boolean, choice, durations, listed, path, refuse, seconds, unset
 from supervisor.settings.fields import number as decimal
 from supervisor.settings.fields import whole as count
 from supervisor.settings.signing import signing_keys
@@ -105,11 +105,13 @@ class EndpointOptions(Options):
         "What statuses from 300 to 599 mean instead, like `404=retry,409=delivered` "
         "(`delivered`, `rejected`, `retry`); a 2xx always means delivered"
     )
-    idempotent: Annotated[bool | None, Reads(parse=only(True), supported=False)] = unset(
-        "`false`: nothing is sent again that may have been received"
+    idempotent: Annotated[bool | None, Reads(parse=boolean)] = unset(
+        "`false`: an event is not sent again when the endpoint may have received it; it becomes a dead letter "
+        "`unconfirmed`"
     )
-    retry_unsafe: Annotated[None, Reads(parse=refuse, supported=False)] = unset(
-        "Statuses after which it is sent again nevertheless"
+    retry_unsafe: Annotated[RetryUnsafe | None, Reads(parse=texts.retry_unsafe)] = unset(
+        "With `IDEMPOTENT=false`: statuses that say that a request was not processed, so that it may be sent again "
+        "(`503+Retry-After`: a 503 with a valid `Retry-After`); `none`: no answer does"
     )
     on_exhausted: Annotated[OnExhausted | None, Reads(parse=choice(OnExhausted))] = unset(
         "When the attempts are spent: `dead_letter`, `hold` (halt and try again), or `throttled` (hold when the last "

@@ -46,7 +46,6 @@ def _endpoint_defaults() -> dict[str, Any]:
         "topics": _REQUIRED,
         "secrets": _REQUIRED,
         "statuses": None,
-        "idempotent": True,
     }
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from delivery.model import Answering
+from delivery.model import Answering, RetryUnsafe
 from delivery.policy.request import header_fault
 from supervisor.settings.faults import expected
-from supervisor.settings.fields import NoJson, choice, entries, load_json, whole
+from supervisor.settings.fields import NoJson, choice, entries, is_none, load_json, whole
 from supervisor.settings.names import shown
 
 TOPIC_MAX = 249
@@ -21,6 +21,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _GLOB = re.compile(r"[!-~]{1,256}")
 _STATUS = re.compile(r"[1-9][0-9]{2}")
+_UNAVAILABLE = "503+retry-after"
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 
 _SCOPE = re.compile(r"(?:global:)?[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -87,6 +88,19 @@ def statuses(value: Any) -> Mapping[int, Answering]:
     if not found or len(found) != len(pairs) or any(not 300 <= status <= 599 for status in found):
         raise expected(what + (", each once" if len(found) != len(pairs) else ""))
     return found
+
+
+def retry_unsafe(value: Any) -> RetryUnsafe:
+    """`401,429,503+Retry-After`, or `none`: no answer allows to send an event again that must not arrive twice."""
+    if is_none(value):
+        return RetryUnsafe(statuses=frozenset(), unavailable=False)
+    what = "statuses from 300 to 599 like 401,429 (503+Retry-After: a 503 that has a Retry-After), or none"
+    found = [str(entry).strip() for entry in entries(value, what)]
+    conditional = [entry for entry in found if entry.lower() == _UNAVAILABLE]
+    plain = [entry for entry in found if entry.lower() != _UNAVAILABLE]
+    if not all(_STATUS.fullmatch(entry) and 300 <= int(entry) <= 599 for entry in plain):
+        raise expected(f"expected {what}")
+    return RetryUnsafe(statuses=frozenset(map(int, plain)), unavailable=bool(conditional))
 
 
 def _object(value: str, what: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.memory_slots import MemorySlots
 from delivery.attempts import AttemptLog, ToldToAll
-from delivery.limits import Limits, Slots
 from delivery.commit_pump import CommitPump
+from delivery.limits import Limits, Slots
 from delivery.loop import DeliveryLoop
 from delivery.model import Endpoint, LoopExit, Partition
 from delivery.policy.request import RequestMaker

@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from delivery.model import OutgoingRecord
 from delivery.naming import fanout_transactional_id
+from delivery.policy.dispatch import Mark
 from delivery.ports import CommitRefused, DeadLetterTooLarge, DeadLetterUnwritable, Fenced
 from delivery.topics import TopicWanted
 from tests.contract.broker_kit import BROKERS, Bed, bed_on, outgoing, take
@@ -235,6 +236,21 @@ async def test_a_member_commits_what_is_next_and_finds_it_again(bed: Bed) -> Non
     await member.commit({queue: 3}, 3.0)
     await member.commit({queue: 4}, 3.0)
     assert await member.committed([queue]) == {queue: 4}
+
+
+@pytest.mark.asyncio
+async def test_a_text_beside_an_offset_is_found_until_the_next_commit(bed: Bed) -> None:
+    queues = [await bed.topic(f"queue-{number}") for number in range(3)]
+    member = await bed.member("delivery", *queues)
+    one, other, never = queues
+    text = Mark(offset=2**53, at_ms=1_800_000_000_500, event_id="e" * 128).text()
+    await member.commit({one: 3, other: 4}, 3.0, {one: text})
+    assert await member.metadata(queues) == {one: text}
+    assert await member.committed(queues) == {one: 3, other: 4, never: None}
+    await member.commit({one: 3, other: 4}, 3.0, {other: text})
+    assert await member.metadata(queues) == {other: text}
+    await member.commit({other: 5}, 3.0)
+    assert await member.metadata(queues) == {}
 
 
 @pytest.mark.asyncio

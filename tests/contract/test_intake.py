@@ -15,6 +15,7 @@ from delivery.commit_pump import CommitPump
 from delivery.fallback_ledger import AGAIN_S, FallbackLedger
 from delivery.intake import Intake
 from delivery.model import HaltReason, Partition
+from delivery.policy.dispatch import Mark
 from delivery.policy.orders import Order, ResumeFrom
 from delivery.policy.standing import FRESH, Fate, Progress, Standing
 from delivery.ports import NOTHING, CommitRefused, InHand, Ledger, LedgerAway, TakenOver
@@ -67,7 +68,7 @@ class Kit:
 
 
 @contextlib.asynccontextmanager
-async def running(shared: Ledger | None = None) -> AsyncIterator[Kit]:
+async def running(shared: Ledger | None = None, **changes: Any) -> AsyncIterator[Kit]:
     member, reader = Choosy(), FakeReader()
     ledger = shared or MemoryLedger(VirtualClock().monotonic)
     pump = CommitPump(member, 0.1)
@@ -82,7 +83,7 @@ async def running(shared: Ledger | None = None) -> AsyncIterator[Kit]:
         clock=VirtualClock(),
         notes=notes,
         meter=meter,
-        queues={queue.topic: endpoint(name) for queue, name in zip((A, B, C), "abc", strict=True)},
+        queues={queue.topic: endpoint(name, **changes) for queue, name in zip((A, B, C), "abc", strict=True)},
         on_ready=ready.append,
         on_lost=lost.append,
     )
@@ -103,6 +104,31 @@ async def test_a_queue_is_ours_only_after_a_commit_of_where_it_stands() -> None:
         await time_passes(0.01)
         assert kit.owned() == {A: 7, B: 0}
         assert kit.member.commits == [{A: 7, B: 0}]
+
+
+@in_virtual_time
+async def test_a_mark_of_dispatch_is_found_and_stays_where_it_is_until_the_record_is_settled() -> None:
+    mark = Mark(offset=7, at_ms=1_800_000_000_000, event_id="msg_7")
+    async with running(idempotent=False) as kit:
+        kit.member.offsets, kit.member.texts = (
+            {A: 7, B: 7, C: 9},
+            {A: mark.text(), B: "of another program", C: mark.text()},
+        )
+        kit.member.assign(A, B, C)
+        await time_passes(0.01)
+        assert {tenure.partition: tenure.mark for tenure in kit.ready} == {A: mark, B: None, C: mark}
+        assert kit.member.offsets == {A: 7, B: 7, C: 9}
+        assert kit.member.texts == {A: mark.text(), B: "", C: ""}, "the record that C's mark is of is settled"
+
+
+@in_virtual_time
+async def test_of_an_idempotent_endpoint_no_mark_is_asked() -> None:
+    async with running() as kit:
+        kit.member.offsets, kit.member.texts = {A: 7}, {A: Mark(offset=7, at_ms=1, event_id="m").text()}
+        kit.member.assign(A)
+        await time_passes(0.01)
+        assert kit.ready[0].mark is None
+        assert kit.member.texts == {A: ""}
 
 
 @in_virtual_time

@@ -84,6 +84,15 @@ async def test_without_keep_alive_each_request_has_its_own_connection() -> None:
         ]
 
 
+async def test_what_must_not_arrive_twice_has_a_connection_of_its_own_whatever_others_keep() -> None:
+    async with ScriptedServer() as server, real_sender() as sender:
+        server.script("/hook", always(204))
+        kept, once = endpoint(server.url("/hook")), endpoint(server.url("/hook"), idempotent=False)
+        for to in (kept, once, kept, once):
+            await sender.send(to, outgoing(to.url), 5.0)
+        assert [seen.connection for seen in server.requests()] == [1, 2, 1, 3]
+
+
 async def test_many_requests_at_once_do_not_wait_for_each_other() -> None:
     async with ScriptedServer() as server, real_sender() as sender:
         gate = asyncio.Event()

@@ -31,6 +31,7 @@ LETTER = Letter(
     source=Position(topic="orders", partition=0, offset=7),
     event_time_ms=1_600_000_000_000,
 )
+UNCONFIRMED = DeadLetterReason.UNCONFIRMED
 REPLAY = "delivery dead-letters replay --tenant acme --id dl_1"
 
 
@@ -43,7 +44,13 @@ def said(*, replayed: bool = False, configured: bool = True, left_out: str | Non
 def test_every_reason_has_its_advice_and_the_command_that_sends_again(reason: DeadLetterReason | None) -> None:
     steps = said(reason=reason)
     assert len(steps) == 2
-    assert steps[-1].endswith(REPLAY)
+    assert steps[-1].endswith(f"{REPLAY} --reason unconfirmed" if reason is UNCONFIRMED else REPLAY)
+
+
+def test_one_that_must_not_arrive_twice_is_looked_for_first_and_sent_only_by_its_reason() -> None:
+    steps = said(reason=UNCONFIRMED, outcome=Outcome.UNKNOWN)
+    assert "Look for webhook-id msg_1" in steps[1]
+    assert steps[-1].endswith(f"{REPLAY} --reason unconfirmed")
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,24 @@ def test_letters_of_unknown_outcome_are_chosen_only_when_that_is_said() -> None:
     assert (list(said.chosen.values()), said.unknown) == (["dl_1", "dl_2", "dl_3"], 0)
 
 
+def test_unconfirmed_letters_are_chosen_only_when_that_is_said() -> None:
+    made = book(
+        letter(1, reason="unconfirmed", outcome="unknown"),
+        letter(2, reason="unconfirmed", outcome="confirmed"),
+        letter(3, reason="exhausted", outcome="unknown"),
+        letter(4),
+    )
+
+    def chosen(*, unknown: bool, unconfirmed: bool) -> tuple[list[str], int, int]:
+        found = choose(made, Which.PENDING, known=KNOWN, to=None, unknown=unknown, unconfirmed=unconfirmed, limit=None)
+        return list(found.chosen.values()), found.unknown, found.unconfirmed
+
+    assert chosen(unknown=False, unconfirmed=False) == (["dl_4"], 2, 1)
+    assert chosen(unknown=True, unconfirmed=False) == (["dl_1", "dl_3", "dl_4"], 0, 1)
+    assert chosen(unknown=False, unconfirmed=True) == (["dl_1", "dl_2", "dl_4"], 1, 0)
+    assert chosen(unknown=True, unconfirmed=True) == (["dl_1", "dl_2", "dl_3", "dl_4"], 0, 0)
+
+
 def test_letters_that_do_not_hold_the_event_are_counted_and_not_chosen() -> None:
     made = book(letter(1, source=None), letter(2, left_out="value"), letter(3, event_time=None), letter(4))
     chosen = choose(made, Which.PENDING, known=KNOWN, to=None, unknown=False, limit=None)

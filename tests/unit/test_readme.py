@@ -199,7 +199,7 @@ def test_every_reason_for_a_halt_has_its_advice_or_is_called_reserved() -> None:
     parts = (ROOT / "docs" / "operations.md").read_text().split("\n## ")
     halts = next(part for part in parts if part.startswith("Halts"))
     advised = set(re.findall(r"^\| `(\w+)` \|", halts, re.MULTILINE))
-    reserved = set(re.findall(r"`(\w+)`", halts.partition("The names\n")[2].partition("are reserved")[0]))
+    reserved = set(re.findall(r"`(\w+)`", halts.partition("The name\n")[2].partition("is reserved")[0]))
     assert advised | reserved == {reason.value for reason in HaltReason}
     assert advised & reserved == set()
 

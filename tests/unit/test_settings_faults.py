@@ -53,6 +53,11 @@ def test_the_right_environment_has_no_fault() -> None:
         pytest.param(f"{ENDPOINT}STATUSES", "404=again", "statuses from 300 to 599", id="status-meaning"),
         pytest.param(f"{ENDPOINT}STATUSES", "202=rejected", "2xx is fixed", id="status-2xx"),
         pytest.param(f"{ENDPOINT}STATUSES", "404=retry,404=rejected", "each once", id="status-twice"),
+        pytest.param(f"{ENDPOINT}IDEMPOTENT", "no", "expected true or false", id="idempotent"),
+        pytest.param(f"{ENDPOINT}RETRY_UNSAFE", "200", "statuses from 300 to 599", id="unsafe-2xx"),
+        pytest.param(f"{ENDPOINT}RETRY_UNSAFE", "429+Retry-After", "or none", id="unsafe-condition"),
+        pytest.param(f"{ENDPOINT}RETRY_UNSAFE", "401,none", "or none", id="unsafe-none-beside-others"),
+        pytest.param(f"{ENDPOINT}RETRY_UNSAFE", "401,,403", "without empty entries", id="unsafe-empty-entry"),
         pytest.param(f"{ENDPOINT}TOPICS", "orders.*,a b", "names of Kafka topics", id="topic-pattern"),
         pytest.param(f"{ENDPOINT}TOPICS", "__consumer_offsets", "none of Kafka's own", id="topic-internal"),
         pytest.param(f"{ENDPOINT}TOPICS", "webhooks.acme.dead-letters", "are our own", id="topic-of-ours"),
@@ -92,8 +97,7 @@ def test_a_wrong_value_is_one_line_with_its_variable_and_what_is_expected(variab
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("IDEMPOTENT", "false"),
-        *(("RETRY_UNSAFE", "401"), ("PROXY", f"http://u:{LEAK}@proxy:3128")),
+        ("PROXY", f"http://u:{LEAK}@proxy:3128"),
     ],
 )
 def test_a_setting_of_a_later_version_is_refused_and_not_ignored(name: str, value: str) -> None:
@@ -104,7 +108,7 @@ def test_a_setting_of_a_later_version_is_refused_and_not_ignored(name: str, valu
 
 
 def test_what_asks_for_nothing_of_a_later_version_is_fine() -> None:
-    assert faults_of({**RIGHT, f"{ENDPOINT}PROXY": "none", f"{ENDPOINT}IDEMPOTENT": "true"}) == ()
+    assert faults_of({**RIGHT, f"{ENDPOINT}PROXY": "none", f"{ENDPOINT}MAX_IN_FLIGHT": "none"}) == ()
     assert faults_of({**RIGHT, f"{ENDPOINT}ON_GONE": "disable", f"{ENDPOINT}SCOPE": "none"}) == ()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.model import Answering, Endpoint, Jitter, OnExhausted, Signing, SigningKey
+from delivery.model import Answering, Endpoint, Jitter, OnExhausted, RetryUnsafe, Signing, SigningKey
 from supervisor.configuration import (
     Configuration,
     HttpListen,
@@ -69,6 +69,7 @@ def test_the_nearest_level_wins_for_one_option_at_a_time() -> None:
         ("HEADERS", '{"x-a": "1"}', "headers", ()),
         ("STATUSES", "404=retry", "statuses", {}),
         ("FORWARD_HEADERS", "ce_*", "forward_headers", ()),
+        ("RETRY_UNSAFE", "401", "retry_unsafe", RetryUnsafe(statuses=frozenset(), unavailable=False)),
     ],
 )
 def test_none_unsets_what_is_set_further_out(name: str, outer: str, field: str, unset: object) -> None:
@@ -128,6 +129,8 @@ def test_every_option_reaches_the_frozen_endpoint() -> None:
         "forward_headers": "ce_*,traceparent",
         "enabled": False,
         "statuses": "404=retry, 409=delivered",
+        "idempotent": False,
+        "retry_unsafe": "409,503+Retry-After",
         "on_exhausted": "hold",
         "hold_max_s": 60,
         "timeout_s": 3,
@@ -146,6 +149,7 @@ def test_every_option_reaches_the_frozen_endpoint() -> None:
     assert endpoint.forward_headers == ("ce_*", "traceparent")
     assert endpoint.enabled is False
     assert endpoint.statuses == {404: Answering.RETRY, 409: Answering.DELIVERED}
+    assert (endpoint.idempotent, str(endpoint.retry_unsafe)) == (False, "409,503+Retry-After")
     assert (endpoint.on_exhausted, endpoint.hold_max_s, endpoint.max_age_s) == (OnExhausted.HOLD, 60.0, 3600.0)
     assert endpoint.retry.schedule_s == (5.0, 300.0, 1800.0, 7200.0)
     assert (endpoint.retry.max_attempts, endpoint.retry.min_429_s) == (5, 2.0)

@@ -69,6 +69,7 @@ PROGRESSES: dict[str, st.SearchStrategy[Any]] = {
     "requests": whole,
     "crashes": whole,
     "first_at": maybe | moments,
+    "dispatched_ms": whole,
     "first_wall_s": maybe | numbers,
     "last_wall_s": maybe | numbers,
     "next_at": moments,
