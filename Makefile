@@ -11,11 +11,11 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help install demo test test-real test-long lint format bench clean
+.PHONY: help install demo test test-real test-long lint format bench experiments experiments-quick clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 26
 
 install: $(STAMP) ## set up .venv
 
@@ -76,6 +76,12 @@ format: $(STAMP) ## let ruff put the code in order
 
 bench: $(STAMP) ## speed, against the floor measured in the same run
 	$(BIN)/python -m tests.benchmarks
+
+experiments: $(STAMP) ## five situations, counted at the endpoint, beside others' figures; about 20 min
+	$(BIN)/python -m tests.experiments
+
+experiments-quick: $(STAMP) ## the same with fewer events and halved times
+	$(BIN)/python -m tests.experiments --quick
 
 clean: ## remove what make made
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -1,4 +1,4 @@
-"""Fails when a module or a function of the packages has outgrown what can be read in one go.
+"""Fails when a module or a function of the packages below has outgrown what can be read in one go.
 
 A module may have 300 lines. A function may have 40, from its `def` to its last line; decorators and the lines of its
 own docstring are not counted, those of functions inside it are.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("delivery", "supervisor")
+PACKAGES = ("delivery", "supervisor", "tests/experiments")
 MODULE_LINES = 300
 FUNCTION_LINES = 40
 

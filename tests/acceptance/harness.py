@@ -39,7 +39,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float, what: str) -> None:
+async def until(
+    condition: Callable[[], bool | Awaitable[bool]], timeout_s: float, what: str, every_s: float = 0.05
+) -> None:
     """Look often until the condition holds; fails with `what` after `timeout_s`."""
     end = time.monotonic() + timeout_s
     while True:
@@ -50,7 +52,7 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: floa
             return
         if time.monotonic() > end:
             raise AssertionError(f"not within {timeout_s} s: {what}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(every_s)
 
 
 @dataclasses.dataclass
@@ -90,7 +92,7 @@ class Worker:
         except (aiohttp.ClientError, TimeoutError):
             return 0, ""
 
-    async def ready(self) -> None:
+    async def ready(self, timeout_s: float = READY_S) -> None:
         """Wait for `/readyz`."""
 
         async def answers() -> bool:
@@ -98,7 +100,7 @@ class Worker:
                 raise AssertionError(f"the worker ended with {self.process.returncode}:\n{self.logged()[-3000:]}")
             return (await self.get("/readyz"))[0] == 200
 
-        await until(answers, READY_S, f"worker ready\n{self.logged()[-3000:]}")
+        await until(answers, timeout_s, f"worker ready\n{self.logged()[-3000:]}")
 
     async def loops(self) -> dict[str, dict[str, Any]]:
         """`/status` by `tenant/endpoint`."""
