@@ -41,12 +41,11 @@ demo: $(DEMO_STAMP) ## see it work, without any service
 test: $(STAMP) ## needs neither Java nor Docker nor Redis
 	$(PYTEST) -n 2 --dist worksteal -m "not real and not long" $(ARGS)
 
-# Most of these tests wait, so five at once (of the heavy ones two: tests/conftest.py); then, alone, those that
-# measure a rate. Both run, even if the first fails.
+# Most of these tests wait, so four at once; then, alone, those that measure a rate. Both run, even if the first fails.
 # $(1): what is chosen from, in pytest's words.
 define run-real
 tools/with_kafka.sh sh -c 'status=0; \
-	  $(PYTEST) -n 5 --dist loadgroup -m "($(1)) and not serial" $(ARGS) || status=$$?; \
+	  $(PYTEST) -n 4 --dist worksteal -m "($(1)) and not serial" $(ARGS) || status=$$?; \
 	  $(PYTEST) -m "($(1)) and serial" $(ARGS) || status=$$?; \
 	  exit $$status'
 endef

@@ -19,16 +19,7 @@ async def system(kafka_bootstrap: str, redis_url: str, tmp_path: Path) -> AsyncI
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs real services; what may take longest begins first.
-
-    Several run at once, and none of the long ones should begin when nothing else is left to do.
-    """
+    """Everything in this folder needs real services."""
     for item in items:
         if "acceptance" in item.path.parts:
             item.add_marker(pytest.mark.real)
-    items.sort(key=_allowed_s, reverse=True)
-
-
-def _allowed_s(item: pytest.Item) -> float:
-    marker = item.get_closest_marker("timeout")
-    return float(marker.args[0]) if marker else 0.0

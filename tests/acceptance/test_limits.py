@@ -7,6 +7,7 @@ import itertools
 import math
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -14,13 +15,17 @@ from supervisor.demo.scripts import after, always, reply, sequence
 from supervisor.demo.seen import Seen
 from tests.acceptance.cluster import SENDER, Cluster
 from tests.acceptance.harness import System, until
-from tests.services import TEST_IS_LONG
+from tests.services import TEST_IS_LONG, Service
 
-WINDOW_S = 15.0
-QUOTA = 50
+WINDOW_S = 40.0 if TEST_IS_LONG else 15.0
+QUOTA = 1_000 if TEST_IS_LONG else 50
+# How long the endpoints of a quota take to answer, so that Redis can be stopped in the middle.
+ANSWER_S = 0.02 if TEST_IS_LONG else 0.1
 # With the one beside them two for each of three workers.
 ENDPOINTS = 5
 EVENTS = 20
+# Of each endpoint that shares a quota: twice what there is in one window.
+QUEUED = 2 * QUOTA // ENDPOINTS
 ASKED_S = 5.0
 PER_S = 20.0
 BURST = 5
@@ -46,51 +51,110 @@ async def spread_over(cluster: Cluster, labels: list[str]) -> None:
     await until(owned, 30, "every worker has some of the endpoints")
 
 
+class SharedQuota:
+    """Endpoints of a tenant with a quota on three workers, and one of a tenant that has none."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.topic = system.source("orders")
+        self.paths = [system.endpoint("acme", f"e{n}", self.topic) for n in range(ENDPOINTS)]
+        system.settings["DELIVERY_TENANTS__ACME__QUOTA__REQUESTS"] = str(QUOTA)
+        system.settings["DELIVERY_TENANTS__ACME__QUOTA__WINDOW_S"] = f"{WINDOW_S:g}"
+        self.other = system.endpoint("rich", "e", self.topic)
+        system.settings["DELIVERY_BROADCAST_TOPICS"] = self.topic
+        for path in [*self.paths, self.other]:
+            system.server.script(path, after(ANSWER_S, 204))
+        self.cluster = Cluster(system)
+        self.ids: list[str] = []
+        self.first_window = 0
+
+    @property
+    def labels(self) -> list[str]:
+        return [path.removeprefix("/") for path in self.paths]
+
+    async def begin(self) -> None:
+        """So early in a window that all of it is used up long before it turns."""
+        await self.system.create(self.topic)
+        await self.cluster.run(3)
+        await spread_over(self.cluster, [*self.labels, self.other.removeprefix("/")])
+        await until(lambda: time.time() % WINDOW_S < 1.0, 2 * WINDOW_S, "a window has just begun")
+        self.first_window = math.floor(time.time() / WINDOW_S)
+        self.ids = await self.system.produce(self.topic, [b"{}"] * QUEUED)
+
+    async def all_halted(self, reason: str) -> None:
+        await self._all("reason", reason)
+
+    async def all_wait(self, for_what: str) -> None:
+        await self._all("detail", for_what)
+
+    async def _all(self, field: str, value: str) -> None:
+        async def so() -> bool:
+            loops = {label: loop for worker in self.cluster.living for label, loop in (await worker.loops()).items()}
+            return all(loops.get(label, {}).get(field) == value for label in self.labels)
+
+        await until(so, 25, f"{field} of every endpoint of the tenant: {value}")
+
+    def in_windows(self) -> dict[int, int]:
+        """Requests at the tenant's endpoints in each window, counted from the first."""
+        wall = time.time() - time.monotonic()
+        return Counter(
+            math.floor((seen.at + wall) / WINDOW_S) - self.first_window
+            for path in self.paths
+            for seen in self.system.server.requests(path)
+        )
+
+    async def all_delivered(self, within_s: float) -> None:
+        for path in self.paths:
+            await self.system.all_arrived(path, self.ids, within_s)
+        print(f"\nrequests in each window of {WINDOW_S:g} s: {dict(self.in_windows())}")
+        assert all(self.system.server.order(path) == self.ids for path in self.paths), "each once, in order"
+        assert await self.system.dead_letters("acme", timeout_s=0) == []
+
+
 @pytest.mark.asyncio
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 async def test_a_quota_is_that_of_all_workers_and_what_it_does_not_allow_waits_for_the_next_window(
     system: System,
 ) -> None:
-    topic = system.source("orders")
-    paths = [system.endpoint("acme", f"e{n}", topic) for n in range(ENDPOINTS)]
-    system.settings["DELIVERY_TENANTS__ACME__QUOTA__REQUESTS"] = str(QUOTA)
-    system.settings["DELIVERY_TENANTS__ACME__QUOTA__WINDOW_S"] = f"{WINDOW_S:g}"
-    other = system.endpoint("rich", "e", topic)
-    system.settings["DELIVERY_BROADCAST_TOPICS"] = topic
-    for path in [*paths, other]:
-        system.server.script(path, always(204))
-    await system.create(topic)
-    cluster = Cluster(system)
-    await cluster.run(3)
-    labels = [path.removeprefix("/") for path in [*paths, other]]
-    await spread_over(cluster, labels)
+    scene = SharedQuota(system)
+    await scene.begin()
+    await system.all_arrived(scene.other, scene.ids, 30)
+    await scene.all_halted("quota")
+    assert math.floor(time.time() / WINDOW_S) == scene.first_window, "too slow a machine for this window"
+    assert scene.in_windows() == {0: QUOTA}
 
-    # So early in a window that all of it is used up long before it turns.
-    await until(lambda: time.time() % WINDOW_S < 1.0, 2 * WINDOW_S, "a window has just begun")
-    first_window = math.floor(time.time() / WINDOW_S)
-    ids = await system.produce(topic, [b"{}"] * EVENTS)
-    await system.all_arrived(other, ids, 10)
+    await scene.all_delivered(3 * WINDOW_S)
+    assert max(scene.in_windows().values()) == QUOTA
 
-    async def all_halted() -> bool:
-        loops = {label: loop for worker in cluster.living for label, loop in (await worker.loops()).items()}
-        return all(loops.get(label, {}).get("reason") == "quota" for label in labels[:-1])
 
-    await until(all_halted, 10, "every endpoint of the tenant halts for the quota")
-    assert math.floor(time.time() / WINDOW_S) == first_window, "too slow a machine for this window"
-    assert sum(len(system.server.requests(path)) for path in paths) == QUOTA
+@pytest.mark.asyncio
+@pytest.mark.timeout(300)
+async def test_a_quota_is_not_exceeded_when_redis_is_stopped_in_the_middle_and_comes_back_empty(
+    kafka_bootstrap: str, own_redis: Service, tmp_path: Path
+) -> None:
+    async with System(kafka_bootstrap, tmp_path, await asyncio.to_thread(own_redis.start)) as system:
+        scene = SharedQuota(system)
+        await scene.begin()
 
-    for path in paths:
-        await system.all_arrived(path, ids, 3 * WINDOW_S)
-    wall = time.time() - time.monotonic()
-    sent = Counter(
-        math.floor((seen.at + wall) / WINDOW_S) - first_window
-        for path in paths
-        for seen in system.server.requests(path)
-    )
-    print(f"\nrequests in each window of {WINDOW_S:g} s: {dict(sent)}")
-    assert sent == {0: QUOTA, 1: ENDPOINTS * EVENTS - QUOTA}
-    assert all(system.server.order(path) == ids for path in paths), "each once, in order"
-    assert await system.dead_letters("acme", timeout_s=0) == []
+        def half() -> bool:
+            return sum(scene.in_windows().values()) >= QUOTA // 2
+
+        await until(half, 15, "half of the quota is used")
+        await asyncio.to_thread(own_redis.stop)
+        if TEST_IS_LONG:
+            await system.all_arrived(scene.other, scene.ids, 30)
+            await scene.all_halted("redis")
+        else:
+            await scene.all_wait("Redis, to count the quota")
+        used = sum(scene.in_windows().values())
+        await asyncio.to_thread(own_redis.start)
+        # What was taken is known to nobody: nothing is left of this window.
+        await scene.all_halted("quota")
+        assert QUOTA // 2 <= used <= QUOTA
+        assert scene.in_windows() == {0: used}
+
+        await scene.all_delivered(5 * WINDOW_S)
+        assert max(scene.in_windows().values()) <= QUOTA
 
 
 @pytest.mark.asyncio
