@@ -45,7 +45,9 @@ class Admission:
         self._taken_until = float("-inf")
         # The record whose first attempt has earned its part of a retry.
         self._earned_by: int | None = None
+        # When what cannot be counted was asked for in vain for the first and for the last time.
         self._away_since: float | None = None
+        self._away_at = float("-inf")
         self._waited: WaitSource | None = None
 
     async def before(self, step: Step) -> None:
@@ -162,8 +164,10 @@ class Admission:
 
     def _without_book(self, uncounted: str) -> Halt | None:
         now = self._clock.monotonic()
-        if self._away_since is None:
+        if self._away_since is None or now - self._away_at > AWAY_S:
+            # It waited for something else meanwhile: of that time nobody knows that Redis was away.
             self._away_since = now
+        self._away_at = now
         left_s = self._away_since + AWAY_S - now
         if left_s <= 0:
             self._away_since = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
@@ -85,7 +85,7 @@ class CommitPump:
                 async with asyncio.timeout(self._interval_s):
                     await self._hurry.wait()
             self._hurry.clear()
-            if self._member.settled_in and self._pending is None:
+            if self.open and self._pending is None:
                 self._refused = False
                 await self._commit_alone(COMMIT_TIMEOUT_S)
                 if self._refused:
@@ -205,6 +205,11 @@ class CommitPump:
                 del self._beside[partition]
         if not self._marks:
             self._dirty.clear()
+
+    def reassigned(self, assigned: Collection[Partition], lapsed: bool) -> None:
+        """An assignment came. What others may have had meanwhile is not committed: it would set their offsets back."""
+        for partition in [p for p in self._marks if lapsed or p not in assigned]:
+            del self._marks[partition]
 
     async def before_rebalance(self) -> None:
         """Finish or give up the commit in flight, then commit what is settled by now: two seconds in all."""

@@ -69,10 +69,11 @@ class Dispatch:
             if isinstance(step, Send) and not late and tenure.exit() is None and self._member.proven():
                 return step.timeout_s
             self.answered()
-        if tenure.lost:
-            await self._recording.tell_next_owner()
-        else:
+        if not tenure.lost:
             await self._recording.remember()
+        if tenure.lost:
+            # Also when that came about just now: the next owner has been told to wait.
+            await self._recording.tell_next_owner()
         return None
 
     async def _marked(self) -> bool:

@@ -28,7 +28,7 @@ from delivery.policy.attempt_facts import facts_of
 from delivery.policy.decide import Attempted
 from delivery.policy.event import read_delivery
 from delivery.policy.halting import halted, started
-from delivery.policy.handing_over import reserved, suspected
+from delivery.policy.handing_over import suspected
 from delivery.policy.request import RequestMaker
 from delivery.policy.steps import Complete, DeadLetter, Halt, Next, Rest, Send, Step, WaitUntil
 from delivery.ports import (
@@ -163,12 +163,13 @@ class DeliveryLoop:
             await self._take()
             return None
         if not around.member.proven() or not self._dispatch.possible():
+            await self._admission.leave()
             await tenure.wait(UNPROVEN_WAIT_S)
             return None
         if not self._admission.use():
             halt = await self._admission.ask()
             return None if halt is None else await self._halt(halt)
-        if await self._reserve(timeout_s):
+        if await self._recording.reserve(self._delivery.queue.offset, timeout_s + self._dispatch.takes_s, around.clock):
             # That took time: the deadline may have come, or an order.
             step = self._next_step()
             if tenure.exit() is not None or not around.member.proven() or not isinstance(step, Send):
@@ -187,20 +188,6 @@ class DeliveryLoop:
         finally:
             tenure.sending_since = None
         return None
-
-    async def _reserve(self, timeout_s: float) -> bool:
-        """Write down what the request could bring, where a successor must not do without: never for a healthy one.
-
-        True when something was written.
-        """
-        tenure, clock = self._tenure, self._around.clock
-        standing = reserved(tenure.standing, self._endpoint, clock.monotonic(), clock.wall(), timeout_s)
-        if standing is None and self._in_hand().queue.offset < tenure.careful_to:
-            standing = tenure.standing
-        if standing is None:
-            return False
-        await self._recording.record(standing)
-        return True
 
     async def _attempt(self, delivery: Delivery, timeout_s: float) -> None:
         tenure, around, endpoint = self._tenure, self._around, self._endpoint
@@ -221,7 +208,12 @@ class DeliveryLoop:
         self._dispatch.answered()
         tenure.standing = decide.absorb(tenure.standing, endpoint, attempted)
         around.attempts.ended(recount.ended(sending, endpoint, attempted, tenure.standing))
+        if told := tenure.lost:
+            # First of all: the next owner waits for it, and not for long.
+            await self._recording.tell_next_owner()
         await self._admission.heard(verdict)
+        if told:
+            return
         if not tenure.lost and not (isinstance(verdict, Delivered) and verdict.hint_s is None):
             await self._recording.remember()
         await self._dispatch.ended()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from delivery.policy.handing_over import reserved
 from delivery.policy.standing import FRESH, Standing
-from delivery.ports import Ledger, TokenRefused
+from delivery.ports import Clock, Ledger, TokenRefused
 from delivery.tenure import Tenure
 
 
@@ -22,6 +23,20 @@ class Recording:
         """After a record is done: nothing is asked when nothing was written before it."""
         if self._tenure.recorded is not FRESH:
             await self.remember()
+
+    async def reserve(self, offset: int, timeout_s: float, clock: Clock) -> bool:
+        """Write down what the request could bring, where a successor must not do without: never for a healthy one.
+
+        `timeout_s` is when it is over at the latest. True when something was written.
+        """
+        tenure = self._tenure
+        standing = reserved(tenure.standing, tenure.endpoint, clock.monotonic(), clock.wall(), timeout_s)
+        if standing is None and offset < tenure.careful_to:
+            standing = tenure.standing
+        if standing is None:
+            return False
+        await self.record(standing)
+        return True
 
     async def record(self, standing: Standing) -> None:
         """This standing, if it is not what was written last."""

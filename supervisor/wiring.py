@@ -135,6 +135,7 @@ class _Building:
         self.dead_letters = KafkaDeadLetters(self.connection, self.topics.exists, self.topics.limit_bytes)
         self.pump = CommitPump(self.delivery_member, configuration.process.commit_interval_s)
         self.delivery_member.before_rebalance = self.pump.before_rebalance
+        self.delivery_member.after_rebalance = self.pump.reassigned
         self.letters = pending_letters(
             self.connection, configuration.prefix, self.topics.exists, self.delivery_member, self.queues, self.clock
         )

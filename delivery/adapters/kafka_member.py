@@ -30,6 +30,7 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
     """`delivery.ports.Member` on aiokafka.
 
     `before_rebalance` is awaited in the revoke callback; it must end by itself within about two seconds.
+    `after_rebalance(assigned, lapsed)` is called with each assignment, before anything can be committed for it.
     """
 
     def __init__(self, connection: KafkaConnection, topics: KafkaTopics, group: str, clock: Clock) -> None:
@@ -48,6 +49,7 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         self._lapsed_in = 0
         self._changed = asyncio.Event()
         self.before_rebalance: Callable[[], Awaitable[None]] | None = None
+        self.after_rebalance: Callable[[frozenset[Partition], bool], None] | None = None
         self.assigned: frozenset[Partition] = frozenset()
         self.epoch = 0
         self.settled_in = False
@@ -119,13 +121,16 @@ class KafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
             # A position saves the client a look-up; nothing is read, since the partition is paused.
             self._consumer.seek(partition, 0)
             self._consumer.pause(partition)
-        if self._goes_on(self._consumer._coordinator) or self.proven() or self.epoch == 0:
+        lapsed = not (self._goes_on(self._consumer._coordinator) or self.proven() or self.epoch == 0)
+        if not lapsed:
             # From when it was asked for, as with a commit.
             self._proof = max(self._proof, self._synced)
         else:
             # Loops that have not heard yet would go on with what another had: the next heartbeat proves us.
             self._lapsed_in = self.epoch + 1
         self.assigned = frozenset(Partition(p.topic, p.partition) for p in assigned)
+        if self.after_rebalance is not None:
+            self.after_rebalance(self.assigned, lapsed)
         self.epoch += 1
         self.settled_in = True
         self._changed.set()

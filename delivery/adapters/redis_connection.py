@@ -152,10 +152,11 @@ class RedisConnection:
                 if message is None:
                     await pubsub.ping()
                 asked = message is None
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, RuntimeError) as error:
+            # uvloop raises RuntimeError for a transport that is just closing, and redis-py passes it on.
             raise LedgerAway(_text(error)) from None
         finally:
-            with contextlib.suppress(RedisError, OSError):
+            with contextlib.suppress(Exception):
                 await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     async def _asked(self, commands: Sequence[Command]) -> list[Any]:
@@ -213,8 +214,8 @@ class RedisConnection:
         while True:
             await asyncio.sleep(pause_s)
             pause_s = PROBE_S
-            await self._close(idle=True)
             try:
+                await self._close(idle=True)
                 (reply,) = await self._sent([self._probe()])
             except Exception as error:
                 log.debug("Redis is still away", error=_text(error))

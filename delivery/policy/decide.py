@@ -160,7 +160,8 @@ def absorb(standing: Standing, endpoint: Endpoint, attempted: Attempted) -> Stan
     )
     match attempted.verdict:
         case Delivered(hint_s=hint_s):
-            not_before = standing.not_before
+            # A wait that is over, be it for a turn, is not worth remembering.
+            not_before = standing.not_before if standing.not_before > attempted.ended_at else 0.0
             if hint_s is not None:
                 wait_s = hint_s + backoff.spread_s(hint_s, attempted.spread_unit)
                 not_before = max(not_before, attempted.ended_at + wait_s)

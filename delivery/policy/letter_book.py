@@ -157,7 +157,8 @@ def choose(
 ) -> Choice:
     """Choose, oldest first, at most `limit`; `known` are the endpoints that there are, `to` receives all if given.
 
-    `unknown`: also those with that outcome; `unconfirmed`: also those with that reason, whatever the outcome.
+    `unconfirmed`: also those with that reason, whatever the outcome. `unknown`: of the others also those with that
+    outcome.
     """
     chosen: dict[int, str] = {}
     endpoints: Counter[str] = Counter()
@@ -165,11 +166,11 @@ def choose(
     doubtful = unasked = broken = 0
     for entry in book.entries(which):
         endpoint = to or entry.kind.endpoint or ""
-        in_doubt, once = entry.kind.outcome is Outcome.UNKNOWN, entry.kind.reason is DeadLetterReason.UNCONFIRMED
-        if in_doubt and not unknown and not (once and unconfirmed):
-            doubtful += 1
-        elif once and not in_doubt and not unconfirmed:
+        once = entry.kind.reason is DeadLetterReason.UNCONFIRMED
+        if once and not unconfirmed:
             unasked += 1
+        elif not once and entry.kind.outcome is Outcome.UNKNOWN and not unknown:
+            doubtful += 1
         elif not entry.whole:
             broken += 1
         elif endpoint not in known:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from delivery.adapters.memory_limits import MemoryLimits
+from delivery.adapters.memory_slots import MemorySlots
 from delivery.limits import Hold, Place, Taken
 from delivery.model import (
     Answer,
@@ -450,6 +451,29 @@ async def test_a_turn_that_comes_too_late_costs_who_has_the_rate_alone_no_furthe
     await kit.until_settled(5)
     moments = [round(moment - began) for moment in at(kit)]
     assert moments == [1, 2, 11, 21, 31]
+
+
+class Blinks(MemorySlots):
+    """A full scope whose book is away for a moment, twice, half a minute apart."""
+
+    def __init__(self, kit: LoopKit) -> None:
+        super().__init__(kit.clock)
+        self.answers = [None, *[False] * 15, None, True]
+
+    async def enter(self, place: Place) -> bool:
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise LedgerAway("away")
+        return answer
+
+
+@in_virtual_time
+async def test_two_moments_without_the_book_are_no_time_without_it() -> None:
+    kit = LoopKit(OK, count=1, of=sharing(most=1))
+    kit.slots = slots = Blinks(kit)
+    _running = kit.start()
+    await kit.until_settled(1)
+    assert (len(kit.sender.sent), slots.answers) == (1, [])
 
 
 @in_virtual_time

@@ -188,6 +188,24 @@ async def test_before_a_rebalance_the_settled_marks_are_committed() -> None:
 
 
 @in_virtual_time
+async def test_what_others_may_have_had_meanwhile_is_not_committed_after_an_assignment() -> None:
+    member = FakeMember(A, B)
+    pump = CommitPump(member, INTERVAL_S)
+    pump.mark(A, 4)
+    pump.mark(B, 7)
+    # B was another's for a moment: this member hears of both assignments at once, the pump of each.
+    pump.reassigned(frozenset({A}), False)
+    pump.reassigned(frozenset({A, B}), False)
+    await pump.flush()
+    assert member.commits == [{A: 4}]
+
+    pump.mark(A, 5)
+    pump.reassigned(frozenset({A, B}), True)
+    await pump.flush()
+    assert member.commits == [{A: 4}], "nobody knows who had it while the membership had lapsed"
+
+
+@in_virtual_time
 async def test_before_a_rebalance_the_commit_in_flight_is_awaited_first() -> None:
     member = FakeMember(A)
     member.gate = asyncio.Event()

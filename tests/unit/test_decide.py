@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from delivery.model import (
     Answer,
     DeadLetterReason,
+    Delivered,
     HaltLimits,
     HaltReason,
     Jitter,
@@ -363,6 +364,23 @@ def test_a_retry_after_holds_for_the_next_record_too_and_over_a_delivery() -> No
     times = [at for _, at in life.sends]
     assert times[1] - times[0] >= 120.0
     assert times[2] == times[1]
+
+
+def test_a_wait_that_is_over_is_not_remembered_after_a_delivery() -> None:
+    delivered = Attempted(
+        started_at=99.5,
+        started_wall_s=99.5,
+        ended_at=100.0,
+        reply=Answer(status=204),
+        verdict=Delivered(),
+        unit=0.0,
+        spread_unit=0.0,
+    )
+    over, in_force = (
+        absorb(Standing(in_hand=open_progress(), not_before=at), endpoint(), delivered) for at in (99.0, 101.0)
+    )
+    assert completed(over) == FRESH
+    assert completed(in_force).not_before == 101.0
 
 
 def test_a_halt_is_never_shorter_than_what_the_endpoint_asked_for() -> None:

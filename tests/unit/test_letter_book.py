@@ -140,8 +140,8 @@ def test_unconfirmed_letters_are_chosen_only_when_that_is_said() -> None:
         found = choose(made, Which.PENDING, known=KNOWN, to=None, unknown=unknown, unconfirmed=unconfirmed, limit=None)
         return list(found.chosen.values()), found.unknown, found.unconfirmed
 
-    assert chosen(unknown=False, unconfirmed=False) == (["dl_4"], 2, 1)
-    assert chosen(unknown=True, unconfirmed=False) == (["dl_1", "dl_3", "dl_4"], 0, 1)
+    assert chosen(unknown=False, unconfirmed=False) == (["dl_4"], 1, 2)
+    assert chosen(unknown=True, unconfirmed=False) == (["dl_3", "dl_4"], 0, 2)
     assert chosen(unknown=False, unconfirmed=True) == (["dl_1", "dl_2", "dl_4"], 1, 0)
     assert chosen(unknown=True, unconfirmed=True) == (["dl_1", "dl_2", "dl_3", "dl_4"], 0, 0)
 
