@@ -56,7 +56,7 @@ WRONG: list[Wrong] = [
     (f"{PLACE}RETRY__SCHEDULE", "5x", ""),
     (f"{PLACE}STATUSES", "202=rejected", ""),
     (f"{PLACE}ENABLED", "yes", ""),
-    (f"{PLACE}RATE", "10/s", ""),
+    (f"{PLACE}RATE", "10", ""),
     (f"{PLACE}CA_FILE", "/nowhere/ca.pem", ""),
     ("DELIVERY_TENANTS__ACME__EU__URL", "https://example.com", ""),
     ("DELIVERY_TENANTS__BIG__CO__TIMEOUT_S", "5", ""),

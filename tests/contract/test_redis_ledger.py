@@ -282,6 +282,7 @@ async def test_of_two_missed_take_overs_the_later_counts_whoever_tells_first(
 
 
 @pytest.mark.asyncio
+@pytest.mark.serial
 async def test_a_thousand_queues_are_taken_over_within_one_time_limit(ledger: RedisLedger) -> None:
     queues = [new_queue() for _ in range(1000)]
     taken = await ledger.take_over(queues)
