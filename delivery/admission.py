@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from typing import Final
 
 from delivery.in_flight import InFlight
-from delivery.limits import Hold
+from delivery.limits import Ask, Hold
 from delivery.model import Delivered, HaltReason, Quota, Rate, Retry, RetryBudget, Verdict, WaitSource
 from delivery.policy.backoff import asked_s, spread_s
 from delivery.policy.steps import Halt, Send, Step, WaitUntil
@@ -43,6 +44,8 @@ class Admission:
         self._turn_unused = False
         # The end of the window in which a request of the quota was taken that has not been made.
         self._taken_until = float("-inf")
+        # What is asked of the quota, until there is an answer.
+        self._ask: Ask | None = None
         # The record whose first attempt has earned its part of a retry.
         self._earned_by: int | None = None
         # When what cannot be counted was asked for in vain for the first and for the last time.
@@ -150,10 +153,13 @@ class Admission:
     async def _take(self, quota: Quota) -> Halt | None:
         asked_at = self._clock.monotonic()
         if asked_at >= self._taken_until:
+            endpoint = self._tenure.endpoint
+            self._ask = self._ask or Ask(endpoint=endpoint.name, id=uuid.uuid4().hex)
             try:
-                taken = await self._limits.take(self._tenure.endpoint.tenant, quota)
+                taken = await self._limits.take(endpoint.tenant, quota, self._ask)
             except LedgerAway:
                 return self._without_book("the quota")
+            self._ask = None
             if not taken.granted:
                 self._away_since = None
                 detail = f"{quota.requests} in {quota.window_s:g} s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delivery.limits import Hold, Limits, Taken
+from delivery.limits import Ask, Hold, Limits, Taken
 from delivery.model import Quota, Rate, RetryBudget
 from delivery.ports import LedgerAway
 
@@ -62,6 +62,6 @@ class FallbackLimits:
             await self._own.attempt(scope, budget, retry=retry)
         return allowed
 
-    async def take(self, tenant: str, quota: Quota) -> Taken:
+    async def take(self, tenant: str, quota: Quota, ask: Ask) -> Taken:
         """Only from the shared book: what it does not say was taken may be another worker's. Raises LedgerAway."""
-        return await self._shared.take(tenant, quota)
+        return await self._shared.take(tenant, quota, ask)

@@ -26,6 +26,14 @@ class Taken:
     left_s: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One wish for a request: whose, and what tells it from the same endpoint's others when an answer is lost."""
+
+    endpoint: str
+    id: str
+
+
 class Limits(Protocol):
     """One book for all workers. Asked for every request of a scope or of a quota, and for no other."""
 
@@ -51,8 +59,8 @@ class Limits(Protocol):
         """
         ...
 
-    async def take(self, tenant: str, quota: Quota) -> Taken:
-        """Take one request of the tenant's quota, if there is one.
+    async def take(self, tenant: str, quota: Quota, ask: Ask) -> Taken:
+        """Take one request of the tenant's quota, if there is one. The same `ask`, repeated, takes it once.
 
         What was taken is not given back. Raises LedgerAway: without the book nothing may be taken.
         """

@@ -69,6 +69,7 @@ class Topics:
         self._on_missing = on_missing
         self._names: frozenset[str] = frozenset()
         self._listed_at = float("-inf")
+        self._listing = asyncio.Lock()
         self._described_at = float("-inf")
         self._told_missing_at = float("-inf")
         self._found: dict[str, TopicFound] = {}
@@ -108,8 +109,10 @@ class Topics:
 
     async def exists(self, topic: str) -> bool:
         """Whether the topic exists, by a list not older than a second. Raises Unreachable."""
-        if self._clock.monotonic() - self._listed_at > FRESH_S:
-            await self._list()
+        # Two hundred endpoints that are rejected at once ask at once: one of them lists for all.
+        async with self._listing:
+            if self._clock.monotonic() - self._listed_at > FRESH_S:
+                await self._list()
         return topic in self._names
 
     async def limit_bytes(self, topic: str) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delivery.limits import Hold, Taken
+from delivery.limits import Ask, Hold, Taken
 from delivery.model import Quota, Rate, RetryBudget
 from delivery.policy.pacing import Pace, next_turn
 from delivery.policy.quota import Window, taken
@@ -51,7 +51,7 @@ class MemoryLimits:
             self._tokens[scope] = after
         return after is not None
 
-    async def take(self, tenant: str, quota: Quota) -> Taken:
-        """Count."""
+    async def take(self, tenant: str, quota: Quota, ask: Ask) -> Taken:
+        """Count. No answer is lost here, so nobody repeats anything."""
         self._windows[tenant], granted, left_s = taken(self._windows.get(tenant), quota, self._clock.wall())
         return Taken(granted=granted, left_s=left_s)

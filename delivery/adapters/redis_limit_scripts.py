@@ -6,6 +6,7 @@ A scope's fields:
   tokens, tokens_at            retries in its budget, a fraction, and when they were counted
 A quota's fields:
   began, used                  when the present window began, and the requests taken in it
+  ask:<endpoint>               what the endpoint took last: in the window that began when, and by which asking
 
 All other times are milliseconds. Numbers are written with %.0f: Lua would write large ones as 1.7e+12.
 """
@@ -89,8 +90,8 @@ return 1
 """)
 
 # ARGV: requests, ms of the window, ms to keep, and what the worker has seen: when a window began, and how many were
-# taken in it then (0 and 0: nothing). 1 when one was taken, 0 when there was none; ms until the window turns; when it
-# began; how many are taken in it; 1 when the count was found to be lost.
+# taken in it then (0 and 0: nothing); the endpoint's field, and the asking. 1 when one was taken, else 0;
+# ms until the window turns; when it began; how many are taken in it; 1 when the count was found to be lost.
 TAKE: Final = _script("""
 local window = tonumber(ARGV[2])
 local began = now - now % window
@@ -110,7 +111,11 @@ if began < seen or (began == seen and used < tonumber(ARGV[5])) then
   redis.call('HSET', key, 'used', number(used))
 end
 local left = number(math.max(0, began + window - now))
+-- Asked once more, since the answer was lost: it is taken already.
+local asking = number(began) .. ' ' .. ARGV[7]
+if lost == 0 and redis.call('HGET', key, ARGV[6]) == asking then return {1, left, h[1], number(used), 0} end
 if used >= tonumber(ARGV[1]) then return {0, left, h[1], number(used), lost} end
 redis.call('HINCRBY', key, 'used', 1)
+redis.call('HSET', key, ARGV[6], asking)
 return {1, left, h[1], number(used + 1), lost}
 """)

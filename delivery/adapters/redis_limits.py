@@ -9,7 +9,7 @@ import structlog
 
 from delivery.adapters.redis_connection import Call, RedisConnection
 from delivery.adapters.redis_limit_scripts import ATTEMPT, HELD, HOLD, TAKE, TURN
-from delivery.limits import Hold, Taken
+from delivery.limits import Ask, Hold, Taken
 from delivery.model import Quota, Rate, RetryBudget
 
 log = structlog.get_logger(__name__)
@@ -61,11 +61,13 @@ class RedisLimits:
         (found,) = await self._connection.call([Call(ATTEMPT, arguments)])
         return _hold(found) if isinstance(found, list) else bool(found)
 
-    async def take(self, tenant: str, quota: Quota) -> Taken:
+    async def take(self, tenant: str, quota: Quota, ask: Ask) -> Taken:
         """Count; and lose no count: what is left of a window whose count Redis has lost is not given to anybody."""
         seen_began, seen_used = self._seen.get(tenant, (0, 0))
         keep_ms = _ms(quota.window_s + BEYOND_S)
-        arguments = (self.quota_key(tenant), quota.requests, _ms(quota.window_s), keep_ms, seen_began, seen_used)
+        seen = (seen_began, seen_used)
+        key, window_ms = self.quota_key(tenant), _ms(quota.window_s)
+        arguments = (key, quota.requests, window_ms, keep_ms, *seen, f"ask:{ask.endpoint}", ask.id)
         ((granted, left_ms, began, used, lost),) = await self._connection.call([Call(TAKE, arguments)])
         # Answers to several loops may come in any order.
         self._seen[tenant] = max(self._seen.get(tenant, (0, 0)), (int(began), int(used)))

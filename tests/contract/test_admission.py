@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.memory_slots import MemorySlots
-from delivery.limits import Hold, Place, Taken
+from delivery.limits import Ask, Hold, Place, Taken
 from delivery.model import (
     Answer,
     DeadLetterReason,
@@ -65,7 +65,7 @@ class NobodyIsAsked:
     async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
         raise AssertionError(scope)
 
-    async def take(self, tenant: str, quota: Quota) -> Taken:
+    async def take(self, tenant: str, quota: Quota, ask: Ask) -> Taken:
         raise AssertionError(tenant)
 
 
@@ -77,7 +77,7 @@ class BookAway(NobodyIsAsked):
         self.back_at = float("inf")
         self.asked_at: list[float] = []
 
-    async def take(self, tenant: str, quota: Quota) -> Taken:
+    async def take(self, tenant: str, quota: Quota, ask: Ask) -> Taken:
         now = self._kit.clock.monotonic()
         self.asked_at.append(now)
         if now < self.back_at:
@@ -387,8 +387,8 @@ async def test_a_first_attempt_that_was_allowed_and_not_made_earns_once() -> Non
     away.back_at = kit.clock.monotonic() + 3
 
     class Both(Asked):
-        async def take(self, tenant: str, quota: Quota) -> Taken:
-            return await away.take(tenant, quota)
+        async def take(self, tenant: str, quota: Quota, ask: Ask) -> Taken:
+            return await away.take(tenant, quota, ask)
 
     kit.limits = book = Both(kit)
     _running = kit.start()
@@ -426,9 +426,9 @@ class StandsStill(MemoryLimits):
             self._stand_still()
         return await super().turn(scope, rate, unused=unused)
 
-    async def take(self, tenant: str, quota: Quota) -> Taken:
+    async def take(self, tenant: str, quota: Quota, ask: Ask) -> Taken:
         self._stand_still()
-        return await super().take(tenant, quota)
+        return await super().take(tenant, quota, ask)
 
 
 @in_virtual_time

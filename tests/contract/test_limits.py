@@ -15,7 +15,7 @@ import pytest_asyncio
 from delivery.adapters.memory_limits import MemoryLimits
 from delivery.adapters.redis_limits import RedisLimits
 from delivery.fallback_limits import FallbackLimits
-from delivery.limits import Hold, Limits, Taken
+from delivery.limits import Ask, Hold, Limits, Taken
 from delivery.model import Quota, Rate, RetryBudget
 from delivery.ports import LedgerAway
 from supervisor.clock import SystemClock
@@ -64,6 +64,10 @@ async def books(request: pytest.FixtureRequest) -> AsyncIterator[Books]:
 
 def new_name() -> str:
     return f"acme/{uuid.uuid4().hex}"
+
+
+def new_ask() -> Ask:
+    return Ask(endpoint="e", id=uuid.uuid4().hex)
 
 
 @pytest.mark.asyncio
@@ -196,11 +200,11 @@ async def test_each_second_earns_its_part(books: Books) -> None:
 async def test_a_scope_that_waits_makes_no_attempt_that_takes_or_earns(books: Books) -> None:
     scope = new_name()
     assert (await attempts(books, scope, NO_TIME, [True] * 19)).count(True) == 19
-    await books[0].hold(scope, 0.3, "429 from acme/billing")
+    await books[0].hold(scope, 2.0, "429 from acme/billing")
     answers = [*await attempts(books, scope, NO_TIME, [True, False] * 20)]
     assert all(isinstance(answer, Hold) and answer.source == "429 from acme/billing" for answer in answers)
     while isinstance(answer := await books[1].attempt(scope, NO_TIME, retry=True), Hold):
-        assert answer.left_s <= 0.31
+        assert answer.left_s <= 2.01
         await asyncio.sleep(0.01)
     assert answer is True
     assert await books[0].attempt(scope, NO_TIME, retry=True) is False
@@ -209,13 +213,13 @@ async def test_a_scope_that_waits_makes_no_attempt_that_takes_or_earns(books: Bo
 @pytest.mark.asyncio
 async def test_a_quota_is_never_exceeded_by_two_workers_that_take_at_once(books: Books) -> None:
     tenant, quota = new_name(), Quota(requests=50, window_s=DAY)
-    answers = await asyncio.gather(*(books[n % 2].take(tenant, quota) for n in range(120)))
+    answers = await asyncio.gather(*(books[n % 2].take(tenant, quota, new_ask()) for n in range(120)))
     assert sum(answer.granted for answer in answers) == 50
     to_midnight_s = DAY - time.time() % DAY
     assert all(answer.left_s == pytest.approx(to_midnight_s, abs=5) for answer in answers), (
         "windows begin with the Unix epoch"
     )
-    assert (await books[0].take(new_name(), quota)).granted, "another tenant's is its own"
+    assert (await books[0].take(new_name(), quota, new_ask())).granted, "another tenant's is its own"
 
 
 @pytest.mark.asyncio
@@ -224,7 +228,7 @@ async def test_a_quota_is_whole_again_when_its_window_turns_and_not_before(books
     taken: list[float] = []
     end = time.monotonic() + 3.2
     while time.monotonic() < end:
-        if (await books[len(taken) % 2].take(tenant, quota)).granted:
+        if (await books[len(taken) % 2].take(tenant, quota, new_ask())).granted:
             taken.append(time.monotonic())
         await asyncio.sleep(0.01)
     assert 9 <= len(taken) <= 15
@@ -237,29 +241,49 @@ async def test_a_quota_is_whole_again_when_its_window_turns_and_not_before(books
 
 @pytest.mark.asyncio
 @pytest.mark.real
+async def test_an_asking_whose_answer_was_lost_takes_one_of_the_quota_however_often_it_is_repeated(
+    redis_url: str,
+) -> None:
+    prefix, quota = f"t{uuid.uuid4().hex[:10]}", Quota(requests=2, window_s=DAY)
+    async with connected(redis_url, prefix) as connection:
+        limits, ask, other = RedisLimits(connection, prefix), new_ask(), Ask(endpoint="f", id="x")
+        assert [(await limits.take("acme", quota, ask)).granted for _ in range(3)] == [True] * 3
+        assert (await limits.take("acme", quota, other)).granted, "three times the same is one"
+        assert not (await limits.take("acme", quota, new_ask())).granted
+        assert (await limits.take("acme", quota, other)).granted
+
+        # Of another window it says nothing.
+        await connection.run([("HSET", limits.quota_key("acme"), "ask:e", f"0 {ask.id}")])
+        assert not (await limits.take("acme", quota, ask)).granted
+
+
+@pytest.mark.asyncio
+@pytest.mark.real
 async def test_nothing_is_left_of_a_window_whose_count_redis_has_lost(redis_url: str) -> None:
     prefix, quota = f"t{uuid.uuid4().hex[:10]}", Quota(requests=50, window_s=DAY)
     async with connected(redis_url, prefix) as one, connected(redis_url, prefix) as two:
         books = RedisLimits(one, prefix), RedisLimits(two, prefix)
         for n in range(20):
-            assert (await books[n % 2].take("acme", quota)).granted
-        assert (await books[0].take("rich", quota)).granted
+            assert (await books[n % 2].take("acme", quota, new_ask())).granted
+        assert (await books[0].take("rich", quota, new_ask())).granted
         await one.run([("DEL", books[0].quota_key("acme"))])
 
-        answers = await asyncio.gather(*(books[n % 2].take("acme", quota) for n in range(20)))
+        answers = await asyncio.gather(*(books[n % 2].take("acme", quota, new_ask()) for n in range(20)))
         assert not any(answer.granted for answer in answers), "what others have taken is known to nobody"
-        assert (await books[1].take("rich", quota)).granted, "the other tenant's count is there"
+        assert (await books[1].take("rich", quota, new_ask())).granted, "the other tenant's count is there"
         await one.run([("HSET", books[0].quota_key("acme"), "began", "0")])
-        assert not (await books[1].take("acme", quota)).granted, "the window began earlier than one that was seen"
-        assert not (await RedisLimits(two, prefix).take("acme", quota)).granted
+        assert not (await books[1].take("acme", quota, new_ask())).granted, (
+            "the window began earlier than one that was seen"
+        )
+        assert not (await RedisLimits(two, prefix).take("acme", quota, new_ask())).granted
 
         # The next window is whole again.
         await one.run([("DEL", books[0].quota_key("short"))])
         short = Quota(requests=3, window_s=1.0)
-        assert (await books[0].take("short", short)).granted
+        assert (await books[0].take("short", short, new_ask())).granted
         await one.run([("DEL", books[0].quota_key("short"))])
         end = time.monotonic() + 5
-        while not (taken := await books[0].take("short", short)).granted:
+        while not (taken := await books[0].take("short", short, new_ask())).granted:
             assert time.monotonic() < end
             await asyncio.sleep(taken.left_s)
 
@@ -271,7 +295,7 @@ async def test_what_is_kept_in_redis_ends_by_itself(redis_url: str) -> None:
     async with connected(redis_url, prefix) as connection:
         limits = RedisLimits(connection, prefix)
         await limits.hold("acme/x", 3600.0, "x")
-        await limits.take("acme", Quota(requests=1, window_s=7200.0))
+        await limits.take("acme", Quota(requests=1, window_s=7200.0), new_ask())
         slow = RetryBudget(per_s=0.001, burst=1000)
         await limits.attempt("acme/y", slow, retry=False)
         untouched = await connection.run([("EXISTS", limits.scope_key("acme/y"))])
@@ -311,8 +335,8 @@ class Away:
     async def attempt(self, scope: str, budget: RetryBudget, *, retry: bool) -> Hold | bool:
         return await self._look().attempt(scope, budget, retry=retry)
 
-    async def take(self, tenant: str, quota: Quota) -> Taken:
-        return await self._look().take(tenant, quota)
+    async def take(self, tenant: str, quota: Quota, ask: Ask) -> Taken:
+        return await self._look().take(tenant, quota, ask)
 
 
 @pytest.mark.asyncio
@@ -331,7 +355,7 @@ async def test_without_redis_a_worker_waits_for_what_it_heard_itself_and_tells_t
     assert await two.held("acme/x") is None, "it cannot know"
     assert await one.held("acme/y") is None, "and nothing else waits"
     with pytest.raises(LedgerAway):
-        await one.take("acme", Quota(requests=5, window_s=60.0))
+        await one.take("acme", Quota(requests=5, window_s=60.0), new_ask())
 
     shared.away = False
     assert await one.held("acme/x") is not None

@@ -27,8 +27,8 @@ BURST, PAUSE_S = 5, 10.0
 MORE_REQUESTS, MORE_BILLED = 13_300 / 13_043, 12_300 / 12_000
 # A commit every 100 ms and its round trip, on a busy machine; as in the tests of crashes.
 COMMITTED_WITHIN_S = 2.0
-# Reduced, a storm takes a minute, in which other scenes' workers start.
-STARTS_S = 5.0
+# Reduced, a storm takes a minute, in which some twenty workers of other scenes start, at a second of CPU or two each.
+STARTS_S = 20.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
