@@ -159,7 +159,9 @@ class Unruly:
         if letter["reason"] == "expired" and math.isinf(min(self._deadline_s, self._max_age_s)):
             yield f"{said}: it has no limit in time"
         if self.cut_short(letter):
-            if letter["reason"] != "expired" or attempts - 1 > len(done):
+            # The last attempt of all may be cut short, too.
+            ends = ("expired", "exhausted") if attempts % ATTEMPTS == 0 else ("expired",)
+            if letter["reason"] not in ends or attempts - 1 > len(done):
                 yield f"{said}: {len(done)} requests, the last one cut short"
             return
         last_at = _seconds(letter["last-attempt-at"])
