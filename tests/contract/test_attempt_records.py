@@ -272,7 +272,7 @@ async def test_what_is_not_known_is_named_as_missing() -> None:
 @in_virtual_time
 async def test_a_request_that_is_cut_off_has_a_beginning_and_no_end() -> None:
     async def never() -> Reply:
-        await asyncio.sleep(3600)
+        await time_passes(3600)
         return OK
 
     kit = LoopKit(never, count=1)

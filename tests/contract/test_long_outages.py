@@ -93,7 +93,7 @@ async def until_settled(kit: SweepKit, name: str, offset: int, within_s: float) 
     end = kit.clock.monotonic() + within_s
     while kit.tenures[name].settled_to < offset:
         assert kit.clock.monotonic() < end, f"{kit.tenures[name].settled_to} of {offset} within {within_s:g} s"
-        await asyncio.sleep(1.0)
+        await time_passes(1.0)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -20,7 +20,7 @@ class SlowList:
 
     async def existing(self, names: Collection[str]) -> frozenset[str]:
         self.lists += 1
-        await asyncio.sleep(1.0)
+        await time_passes(1.0)
         return frozenset({LETTERS})
 
 
