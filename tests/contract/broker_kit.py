@@ -31,6 +31,8 @@ from supervisor.topics import TopicsClient
 
 # A member joins the embedded broker's group after 3 s, the real one's at once.
 JOINED_S = 20.0
+# A proof is good for a second less than a session: who waits for the silent one is unproven for this long, and a bit.
+SILENT_LONGER_S = 2.0
 READ_S = 10.0
 
 
@@ -130,7 +132,7 @@ class Bed:
             *(partition.topic for partition in partitions),
             **self.connection.options,
             group_id=f"{self.prefix}.{group}",
-            session_timeout_ms=int(self.connection.session_timeout_s * 1000),
+            session_timeout_ms=int((self.connection.session_timeout_s + SILENT_LONGER_S) * 1000),
             heartbeat_interval_ms=3_600_000,
             partition_assignment_strategy=[FewMovesAssignor.for_one_member()],
         )
