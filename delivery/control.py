@@ -7,6 +7,7 @@ writes there must stop nobody.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from delivery.policy.orders import (
     Order,
     OrderKind,
     Orders,
+    before_all,
     fold,
     order_key,
     order_value,
@@ -80,6 +82,16 @@ class Control:
         """Everything that was in the topic at the start has been applied."""
         self.known = True
         self.queues_missing(self._missing_at_start)
+
+    def made_anew(self) -> None:
+        """The topic's offsets begin again. What is known holds until something else is said, whatever its offset."""
+        by = 1 + max(
+            [note.position for note in self._notes.values()]
+            + [order.position for orders in self._orders.values() for order in orders.all],
+            default=-1,
+        )
+        self._orders = {whose: before_all(orders, by) for whose, orders in self._orders.items()}
+        self._notes = {key: dataclasses.replace(n, position=n.position - by) for key, n in self._notes.items()}
 
     def apply(self, raw_key: bytes | None, value: bytes | None, position: int) -> None:
         """Take a record in."""

@@ -22,6 +22,8 @@ REFUSED_S: Final = 0.1
 # A turn in RATE that is used later is given up, since many such at once, after Kafka stood still, are no rate; so is a
 # slot, which is leased for little longer than a request.
 LATE_S: Final = 1.0
+# So often in a row it is bad luck; then it is a fault, and asking on would use up turns for nothing.
+LATE_IN_A_ROW: Final = 3
 _GOES_ON: Final = frozenset({Fate.OPEN, Fate.HELD, Fate.OUR_FAULT})
 
 
@@ -39,6 +41,7 @@ class Dispatch:
         self._settle = settle
         self._recording = recording
         self._clock = clock
+        self._late = 0
         # How much later than without a mark a request may end.
         self.takes_s = 0.0 if self._free else PATIENCE_S + COMMIT_TIMEOUT_S
 
@@ -65,10 +68,16 @@ class Dispatch:
             step = decided()
             shared = tenure.endpoint.shared
             limited = shared.rate is not None or shared.max_in_flight is not None
-            late = limited and self._clock.monotonic() - began > LATE_S
+            took_s = self._clock.monotonic() - began
+            late = limited and took_s > LATE_S
+            self._late = self._late + 1 if late else 0
             if isinstance(step, Send) and not late and tenure.exit() is None and self._member.proven():
                 return step.timeout_s
             self.answered()
+            if self._late >= LATE_IN_A_ROW and isinstance(step, Send) and self._may_send():
+                raise CannotRecord(
+                    f"Kafka takes it after {took_s:.1f} s, {LATE_S:g} s is too late for a limited request"
+                )
         if not tenure.lost:
             await self._recording.remember()
         if tenure.lost:

@@ -11,7 +11,7 @@ import structlog
 from delivery.commit_pump import CommitPump
 from delivery.model import Endpoint, HaltReason, Partition
 from delivery.policy.dispatch import parse_mark
-from delivery.policy.handing_over import inherited, may_have_been_sent, start_offset, unknown
+from delivery.policy.handing_over import SUSPECT_OFFSETS, inherited, may_have_been_sent, start_offset, unknown
 from delivery.policy.notes import Note
 from delivery.policy.orders import Orders, ResumeFrom, resume_from
 from delivery.policy.standing import FRESH
@@ -27,8 +27,6 @@ RETRY_ALONE_S = 2.0
 # How long a former owner that lives is waited for. It gets its assignment in the same moment as we.
 FORMER_S = 2.0
 LOOK_S = 0.02
-# What a former owner can have sent behind the last commit that it knew of, and what may have ended its worker.
-SUSPECT_OFFSETS = 256
 
 
 class QueueNotes(Protocol):

@@ -23,6 +23,7 @@ from delivery.fallback_limits import FallbackLimits
 from delivery.limits import Limits, Slots
 from delivery.model import Partition
 from delivery.ports import Clock, LedgerAway
+from supervisor.clock import SystemClock
 from supervisor.configuration import Configuration, ProcessLimits
 from supervisor.topics import TopicsClient
 
@@ -111,6 +112,18 @@ def shared_slots(
         return MemorySlots(clock), {}
     slots = RedisSlots(redis, prefix, worker_id)
     return slots, {"calls for slots": slots.run}
+
+
+@contextlib.asynccontextmanager
+async def ledger_of(configuration: Configuration) -> AsyncIterator[RedisLedger]:
+    """What workers know of queues, for a command, which owns none. Raises LedgerAway when there is no Redis."""
+    redis = redis_connection(configuration)
+    if redis is None:
+        raise LedgerAway("not set")
+    try:
+        yield RedisLedger(redis, configuration.prefix, "", SystemClock())
+    finally:
+        await redis.stop()
 
 
 @contextlib.asynccontextmanager

@@ -42,7 +42,12 @@ class Following:
         self.control = Control(clock, writer)
         self.control.on_orders = lambda tenant, endpoint: on_orders(queue_topic(prefix, tenant, endpoint))
         self._reader = KafkaControlReader(
-            connection, topic, exists, apply=self.control.apply, caught_up=self.control.caught_up
+            connection,
+            topic,
+            exists,
+            apply=self.control.apply,
+            caught_up=self.control.caught_up,
+            made_anew=self.control.made_anew,
         )
         self.services: Mapping[str, Any] = {"control reader": self._reader, "control writer": writer}
         self.forever: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = {"control reader": self._reader.run}

@@ -75,7 +75,8 @@ def endpoint(name: str = "billing", **changes: Any) -> Endpoint:
 class FakeMember:
     """`delivery.ports.Member`: assignments are given by the test, commits are kept.
 
-    `gate`, when set, holds every commit until it is opened; `refusals` are raised first, one for each commit.
+    `gate`, when set, holds every commit until it is opened; otherwise one takes `takes_s`. `refusals` are raised
+    first, one for each commit.
     """
 
     def __init__(self, *partitions: Partition) -> None:
@@ -89,6 +90,7 @@ class FakeMember:
         self.commits: list[dict[Partition, int]] = []
         self.refusals: deque[Exception] = deque()
         self.gate: asyncio.Event | None = None
+        self.takes_s = 0.0
         self.in_flight = 0
         self.most_in_flight = 0
         self.started_unsettled = 0
@@ -134,6 +136,8 @@ class FakeMember:
             if self.gate is not None:
                 async with asyncio.timeout(timeout_s):
                     await self.gate.wait()
+            elif self.takes_s:
+                await asyncio.sleep(self.takes_s)
             if self.refusals:
                 raise self.refusals.popleft()
         except TimeoutError as error:

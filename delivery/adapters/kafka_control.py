@@ -77,7 +77,10 @@ class KafkaControlWriter:
 
 
 class KafkaControlReader:
-    """Hands every record of the topic to `apply(key, value, offset)`, oldest first, and says when it has caught up."""
+    """Hands every record of the topic to `apply(key, value, offset)`, oldest first, and says when it has caught up.
+
+    `made_anew` is called when the topic turns out to be another one of the same name, whose offsets begin again.
+    """
 
     def __init__(
         self,
@@ -87,12 +90,14 @@ class KafkaControlReader:
         *,
         apply: Callable[[bytes | None, bytes | None, int], None],
         caught_up: Callable[[], None],
+        made_anew: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._place = TopicPartition(topic, 0)
         self._exists = exists
         self._apply = apply
         self._caught_up = caught_up
+        self._made_anew = made_anew
         self._consumer: AIOKafkaConsumer | None = None
         self._done = asyncio.Event()
         self._next = 0
@@ -143,8 +148,7 @@ class KafkaControlReader:
         start = (await consumer.beginning_offsets([self._place]))[self._place]
         end = (await consumer.end_offsets([self._place]))[self._place]
         if self._next > end:
-            log.error("the topic is not the one it was", topic=self._place.topic, goes_on_at=start)
-            self._next = start
+            self._begin_anew(start)
         consumer.seek(self._place, max(self._next, start))
         while True:
             if not self._done.is_set() and await consumer.position(self._place) >= end:
@@ -154,5 +158,13 @@ class KafkaControlReader:
                 # Without its fetching task the client returns nothing, for ever and without a word.
                 raise Unreachable("the Kafka client stopped fetching")
             for record in (await consumer.getmany(timeout_ms=POLL_MS)).get(self._place, ()):
+                if record.offset < self._next:
+                    # The client has gone back to the start by itself.
+                    self._begin_anew(record.offset)
                 self._next = record.offset + 1
                 self._apply(record.key, record.value, record.offset)
+
+    def _begin_anew(self, start: int) -> None:
+        log.error("the topic is not the one it was", topic=self._place.topic, goes_on_at=start)
+        self._next = start
+        self._made_anew()

@@ -101,6 +101,18 @@ class RedisLedger:
             if latest is None or int(latest) <= token
         )
 
+    async def left_behind(self, queue: str) -> TakenOver | None:
+        """What the next owner would find, without becoming it; None when nothing is known of the queue."""
+        ((token, released),) = await self._connection.run([("HMGET", self.key(queue), "token", "released")])
+        if token is None:
+            return None
+        found = (await self.look({queue: int(token)})).get(queue)
+        return None if found is None else dataclasses.replace(found, clean=released == token)
+
+    async def erase(self, queue: str) -> None:
+        """Nobody will ask for this queue again."""
+        await self._connection.run([("DEL", self.key(queue))])
+
     async def record(self, queue: str, token: int, standing: Standing) -> None:
         """Keep it for as long as it can mean something. Raises TokenRefused, LedgerAway."""
         text, kept_ms = self._text(standing)

@@ -11,6 +11,8 @@ from delivery.policy.steps import Halt
 
 # While the shared state is away nobody can say what another worker has just sent: as long as a halt pauses at least.
 UNKNOWN_PAUSE_S = 10.0
+# What an owner that did not let go can have sent behind the last commit that is known, and what may have ended it.
+SUSPECT_OFFSETS = 256
 
 
 def start_offset(committed: int, settled_to: int | None, committed_to: int | None) -> int:

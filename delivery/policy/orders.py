@@ -85,6 +85,12 @@ class Orders:
         """The disabling that is in force."""
         return self._unless_resumed(self.disable)
 
+    @property
+    def all(self) -> list[Order]:
+        """Those that there are."""
+        kinds = (self.pause, self.resume, self.disable, self.cancel_record, self.cancel_all, self.drain)
+        return [order for order in kinds if order is not None]
+
     def _unless_resumed(self, order: Order | None) -> Order | None:
         if order is None or (self.resume is not None and self.resume.position > order.position):
             return None
@@ -176,6 +182,17 @@ def fold(orders: Orders, record: ControlRecord) -> Orders:
     if known is not None and known.position >= record.position:
         return orders
     return dataclasses.replace(orders, **{name: record.order})
+
+
+def before_all(orders: Orders, by: int) -> Orders:
+    """The same orders, with positions so much lower: whatever a control topic that was made anew says is later."""
+    known = {field.name: getattr(orders, field.name) for field in dataclasses.fields(orders)}
+    lower = {
+        name: dataclasses.replace(order, position=order.position - by)
+        for name, order in known.items()
+        if order is not None
+    }
+    return dataclasses.replace(orders, **lower)
 
 
 def bar(orders: Orders) -> HaltReason | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 from typing import Any, Final
@@ -13,18 +14,20 @@ from delivery.adapters.kafka_connection import KafkaConnection
 from delivery.adapters.kafka_inspection import edges, holders, records
 from delivery.adapters.kafka_producers import KafkaDeadLetters
 from delivery.adapters.kafka_topics import KafkaTopics
-from delivery.model import DeadLetterReason, OutgoingRecord, Partition
+from delivery.model import DeadLetterReason, Delivery, OutgoingRecord, Partition
 from delivery.naming import dead_letter_topic, delivery_group, queue_topic
-from delivery.policy.attempt_facts import AttemptFacts
 from delivery.policy.dead_letter import LetterHead, dead_letter
+from delivery.policy.dispatch import parse_mark
 from delivery.policy.event import read_delivery
+from delivery.policy.leftovers import LastOwner, Leftover, facts_left, leftover
 from delivery.policy.notes import queue_key
 from delivery.policy.orders import OrderKind, order_key
-from delivery.ports import DeadLetterUnwritable
+from delivery.ports import DeadLetterUnwritable, LedgerAway
 from delivery.settle import write_dead_letter
 from supervisor.commands.endpoint import control_of, waiting_in
 from supervisor.commands.kafka import connection_of, run, topics_of
 from supervisor.configuration import Configuration
+from supervisor.connections import ledger_of
 from supervisor.failure import Failed, Misused
 from supervisor.own_topics import largest_bytes
 
@@ -58,7 +61,7 @@ def main(configuration: Configuration, wish: Wish) -> int:
     return 0
 
 
-def leftover(configuration: Configuration, topics: frozenset[str]) -> list[str]:
+def leftovers(configuration: Configuration, topics: frozenset[str]) -> list[str]:
     """`tenant/endpoint` of the queues among these topics that no configured endpoint has."""
     start, end = f"{configuration.prefix}.", ".queue"
     labels = {e.label for e in configuration.endpoints}
@@ -79,7 +82,7 @@ async def _look(configuration: Configuration, wish: Wish, queue: Partition) -> A
         raise Misused([f"ENDPOINT: {label} is configured; drop is for one whose settings were taken out"])
     connection = connection_of(configuration)
     async with topics_of(connection) as topics:
-        there = leftover(configuration, await topics.names())
+        there = leftovers(configuration, await topics.names())
         if label not in there:
             raise Misused([f"ENDPOINT: expected one that left a queue behind ({', '.join(there) or 'there is none'})"])
         return await waiting_in(configuration, connection, topics, queue)
@@ -93,6 +96,9 @@ async def _drop(configuration: Configuration, wish: Wish, queue: Partition) -> i
     async with topics_of(connection) as topics, control_of(configuration, connection, topics) as control:
         count = await _dead_letter_all(configuration, connection, topics, wish, queue)
         await topics.delete([queue.topic])
+        with contextlib.suppress(LedgerAway):
+            async with ledger_of(configuration) as ledger:
+                await ledger.erase(queue.topic)
         # An endpoint that gets this name later must not find what was said about this one.
         keys = [order_key(wish.tenant, wish.endpoint, kind) for kind in OrderKind]
         await control.write([(key, None) for key in (*keys, queue_key(queue.topic))])
@@ -110,8 +116,8 @@ async def _dead_letter_all(
     )
     letters = await _letters(connection, topics, head.topic)
     try:
-        waiting = await waiting_in(configuration, connection, topics, queue)
-        offset, count = waiting.lag.first, 0
+        left = await _left(configuration, connection, topics, queue)
+        offset, count = left.start, 0
         while True:
             # With what a transaction that is still open has written: it would go with the topic.
             end = (await edges(connection, [queue], committed=False))[queue].end
@@ -119,8 +125,7 @@ async def _dead_letter_all(
                 return count
             # What is queued meanwhile, by a fan-out of the old settings, is found in the next round.
             async for batch in records(connection, queue, offset, end):
-                deliveries = [read_delivery(record) for record in batch]
-                made = [dead_letter(delivery, head, AttemptFacts()) for delivery in deliveries]
+                made = [_letter(read_delivery(record), head, left) for record in batch]
                 await _write(letters, made)
                 count += len(made)
             offset = end
@@ -128,6 +133,35 @@ async def _dead_letter_all(
         raise Failed(f"Kafka did not take a dead letter, nothing was deleted: {error}") from error
     finally:
         await letters.stop()
+
+
+async def _left(
+    configuration: Configuration, connection: KafkaConnection, topics: KafkaTopics, queue: Partition
+) -> Leftover:
+    """From which record on the queue is unsettled, and what is known of its requests."""
+    waiting = await waiting_in(configuration, connection, topics, queue)
+    group = delivery_group(configuration.prefix)
+    committed = (await topics.committed(group, [queue]))[queue]
+    mark = parse_mark((await topics.metadata(group, [queue])).get(queue, ""))
+    owner = LastOwner()
+    try:
+        async with ledger_of(configuration) as ledger:
+            taken = await ledger.left_behind(queue.topic)
+        if taken is not None:
+            owner = LastOwner(
+                standing=taken.standing,
+                clean=taken.clean,
+                settled_to=taken.settled_to,
+                committed_to=taken.committed_to,
+                under_way=None if taken.in_hand is None else taken.in_hand.offset,
+            )
+    except LedgerAway as error:
+        click.echo(f"Redis: {error}; of what may have been sent the letters say that it is unknown", err=True)
+    return leftover(waiting.lag.first, committed, owner, mark)
+
+
+def _letter(delivery: Delivery, head: LetterHead, left: Leftover) -> OutgoingRecord:
+    return dead_letter(delivery, head, facts_left(left, delivery.queue.offset, delivery.event.id))
 
 
 async def _write(letters: KafkaDeadLetters, made: list[OutgoingRecord]) -> None:

@@ -167,6 +167,8 @@ async def test_hl08_what_waits_for_a_removed_endpoint_is_dead_lettered_and_its_q
     letters = await system.dead_letters("acme", 3)
     assert [(letter["reason"], letter["endpoint"]) for letter in letters] == [("cancelled", "billing")] * 3
     assert [dict(letter.headers)["webhook-id"].decode() for letter in letters] == ids
+    tried = [(letter["attempts"], letter.get("status"), letter["outcome"]) for letter in letters]
+    assert tried == [("1", "503", "confirmed"), *[("0", None, "not_started")] * 2]
     assert system.queue("acme", "billing") not in await (await system.admin()).list_topics()
 
     # One that gets the name again is new: not paused, and its first events are no loss.

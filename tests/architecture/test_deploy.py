@@ -410,3 +410,51 @@ def test_retries_alarm_when_they_pass_a_twentieth_of_the_attempts() -> None:
         "delivery_retries_total",
         "delivery_attempts_total",
     ]
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DEPLOY / "grafana/delivery.json").read_text())
+    return found
+
+
+def asked_by_the_dashboard() -> Iterator[Any]:
+    """The selectors of all its panels, with any value for what its reader chooses."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            text = target["expr"].replace("$__rate_interval", "5m")
+            yield from selectors(promql_parser.parse(text))
+
+
+def test_the_dashboard_asks_only_for_metrics_that_are_described() -> None:
+    described = set(re.findall(r"^\| `(delivery_\w+)` \|", OPERATIONS.read_text(), re.MULTILINE))
+    described |= {rule["record"] for rule in recorded()} | {
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+    }
+    asked = {selector.name.removesuffix("_bucket") for selector in asked_by_the_dashboard()}
+    assert asked <= described
+    assert len(asked) > 15
+    for chosen in dashboard()["templating"]["list"][1:]:
+        (metric,) = re.findall(r"label_values\((\w+)", chosen["definition"])
+        assert metric in described
+
+
+def test_the_dashboard_matches_values_that_labels_can_have_and_what_its_reader_chooses() -> None:
+    known = {"state": {state.value for state in LoopStateName}, "group": {"delivery", "fanout"}}
+    known |= {one["name"]: {f"${one['name']}"} for one in dashboard()["templating"]["list"]}
+    for selector in asked_by_the_dashboard():
+        for matcher in selector.matchers.matchers:
+            assert set(matcher.value.split("|")) <= known[matcher.name], (selector.name, matcher.name)
+
+
+def test_the_dashboards_panels_say_what_they_show_and_lie_beside_each_other() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    covered: set[tuple[int, int]] = set()
+    for panel in panels:
+        assert panel["type"] == "row" or panel["description"]
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & covered
+        covered |= cells

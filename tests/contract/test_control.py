@@ -18,11 +18,14 @@ from tests.fakes import endpoint
 from tests.virtual_time import VirtualClock
 
 BILLING = endpoint()
+EMBEDDED_CANNOT = {
+    "test_in_a_topic_made_anew_what_was_ordered_holds_until_something_else_is": "delete a topic for this client",
+}
 
 
 @pytest_asyncio.fixture(params=BROKERS)
 async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
-    async with bed_on(request, {}) as made:
+    async with bed_on(request, EMBEDDED_CANNOT) as made:
         yield made
 
 
@@ -40,7 +43,12 @@ class Kit:
         self.control = Control(bed.clock, self.writer)
         self.control.on_orders = lambda tenant, name: self.told.append(f"{tenant}/{name}")
         self.reader = KafkaControlReader(
-            bed.connection, topic, exists, apply=self.control.apply, caught_up=self.control.caught_up
+            bed.connection,
+            topic,
+            exists,
+            apply=self.control.apply,
+            caught_up=self.control.caught_up,
+            made_anew=self.control.made_anew,
         )
 
     async def order(self, kind: OrderKind, detail: str = "") -> None:
@@ -123,6 +131,28 @@ async def test_a_missing_topic_is_not_made_by_looking_and_is_found_once_it_is_th
         await kit.order(OrderKind.PAUSE)
         await kit.barred(HaltReason.PAUSED)
         assert kit.control.known
+
+
+@pytest.mark.asyncio
+async def test_in_a_topic_made_anew_what_was_ordered_holds_until_something_else_is(bed: Bed) -> None:
+    place = await bed.topic("control", **{"cleanup.policy": "compact"})
+    async with Kit(bed, place.topic) as kit:
+        assert await kit.reader.wait(20.0)
+        for _ in range(3):
+            await kit.order(OrderKind.RESUME)
+        await kit.order(OrderKind.PAUSE)
+        await kit.barred(HaltReason.PAUSED)
+        await kit.writer.stop()
+        await bed.admin.delete([place.topic])
+
+        async def gone() -> bool:
+            return not await bed.topics.existing([place.topic])
+
+        await until(gone, "the topic is gone")
+        await bed.topic("control", **{"cleanup.policy": "compact"})
+        assert bar(kit.control.of(BILLING)) is HaltReason.PAUSED
+        await kit.order(OrderKind.RESUME)
+        await kit.barred(None)
 
 
 @pytest.mark.asyncio

@@ -378,6 +378,34 @@ async def test_a_turn_that_a_slow_mark_has_used_up_is_given_up() -> None:
     assert kit.sender.ids == ["msg_0"]
 
 
+@pytest.mark.parametrize(
+    "shared", [SharedLimits(rate=Rate(per_s=1.0, burst=1)), SharedLimits(max_in_flight=1)], ids=["rate", "slots"]
+)
+@in_virtual_time
+async def test_marks_that_are_always_too_late_for_a_limited_request_halt_instead_of_using_up_turns(
+    shared: SharedLimits,
+) -> None:
+    kit = LoopKit(count=1, idempotent=False, shared=shared)
+    kit.member.takes_s = 1.5
+    end = await kit.run()
+    assert isinstance(end, Halted)
+    assert end.reason is HaltReason.CANNOT_RECORD
+    assert end.detail == "Kafka takes it after 1.5 s, 1 s is too late for a limited request"
+    assert len(kit.member.commits) == 3
+    assert kit.sender.sent == []
+    kit.member.takes_s = 0.5
+    await finish(kit, 1)
+    assert kit.sender.ids == ["msg_0"]
+
+
+@in_virtual_time
+async def test_a_mark_that_takes_as_long_at_an_endpoint_without_limits_is_no_fault() -> None:
+    kit = LoopKit(count=5, idempotent=False)
+    kit.member.takes_s = 1.5
+    await finish(kit, 5)
+    assert len(kit.sender.ids) == 5
+
+
 @in_virtual_time
 async def test_a_delivered_event_is_committed_without_waiting_for_the_interval() -> None:
     kit = LoopKit(count=1, idempotent=False)

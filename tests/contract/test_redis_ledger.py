@@ -289,3 +289,24 @@ async def test_a_thousand_queues_are_taken_over_within_one_time_limit(ledger: Re
     assert len(taken) == 1000
     held = await ledger.still_held({queue: one.token for queue, one in taken.items()})
     assert len(held) == 1000
+
+
+@pytest.mark.asyncio
+async def test_what_a_queue_has_left_behind_is_seen_without_becoming_its_owner(
+    ledger: RedisLedger, other: RedisLedger, queue: str
+) -> None:
+    assert await other.left_behind(queue) is None
+    taken = await take(ledger, queue)
+    tried = Standing(streak=2, in_hand=Progress(offset=3, event_id="msg_3", requests=2))
+    await ledger.record(queue, taken.token, tried)
+    owned = await other.left_behind(queue)
+    assert owned is not None
+    assert not owned.clean
+    assert alike(owned.standing, tried)
+    await ledger.release(queue, taken.token, 3, 2)
+    let_go = await other.left_behind(queue)
+    assert let_go is not None
+    assert (let_go.clean, let_go.settled_to, let_go.committed_to) == (True, 3, 2)
+    assert (await take(ledger, queue)).token == taken.token + 1, "nobody else has drawn one"
+    await other.erase(queue)
+    assert await other.left_behind(queue) is None

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from delivery.model import Endpoint
 from supervisor.cli import Commands, cli
-from supervisor.commands.drop import leftover
+from supervisor.commands.drop import leftovers
 from supervisor.commands.run import environment_of, listen_of
 from supervisor.configuration import Configuration, HttpListen, KafkaConnection
 from supervisor.failure import Failed, Misused
@@ -236,7 +236,7 @@ def test_only_queues_of_endpoints_that_are_configured_no_more_are_left_over() ->
     configuration = Configuration(
         kafka=KafkaConnection(bootstrap_servers="k:9092"), prefix="p", endpoints=(billing,), tenants=("acme",)
     )
-    assert leftover(configuration, topics) == ["acme/old", "zoo/crm"]
+    assert leftovers(configuration, topics) == ["acme/old", "zoo/crm"]
 
 
 def test_processes_listen_on_one_port_after_the_other() -> None:

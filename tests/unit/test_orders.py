@@ -22,6 +22,7 @@ from delivery.policy.orders import (
     Orders,
     ResumeFrom,
     bar,
+    before_all,
     cut,
     fold,
     order_key,
@@ -76,6 +77,18 @@ def test_a_pause_and_a_disabling_hold_until_a_later_resume(
     kinds: tuple[OrderKind, ...], expected: HaltReason | None
 ) -> None:
     assert bar(folded(*(record(kind, position) for position, kind in enumerate(kinds)))) is expected
+
+
+@pytest.mark.parametrize("kinds", [(OrderKind.RESUME, OrderKind.PAUSE), (OrderKind.PAUSE, OrderKind.RESUME)])
+def test_what_a_topic_said_before_it_was_made_anew_holds_until_it_says_something_else(
+    kinds: tuple[OrderKind, OrderKind],
+) -> None:
+    first, last = kinds
+    said = fold(fold(NO_ORDERS, record(first, 8)), record(last, 9))
+    older = before_all(said, 10)
+    assert bar(older) is bar(said)
+    assert [one.position for one in older.all] == [one.position - 10 for one in said.all]
+    assert bar(fold(older, record(first, 0))) is (HaltReason.PAUSED if first is OrderKind.PAUSE else None)
 
 
 def test_an_order_that_is_taken_back_holds_no_longer() -> None:
