@@ -76,7 +76,7 @@ format: $(STAMP) ## let ruff put the code in order
 bench: $(STAMP) ## speed, against the floor measured in the same run
 	$(BIN)/python -m tests.benchmarks
 
-experiments: $(STAMP) ## five situations, counted at the endpoint, beside others' figures; about 20 min
+experiments: $(STAMP) ## five situations, counted at the endpoint, beside others' figures; about 15 min
 	$(BIN)/python -m tests.experiments
 
 experiments-quick: $(STAMP) ## the same with fewer events and halved times
