@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 from typing import Any, Final
@@ -96,9 +95,11 @@ async def _drop(configuration: Configuration, wish: Wish, queue: Partition) -> i
     async with topics_of(connection) as topics, control_of(configuration, connection, topics) as control:
         count = await _dead_letter_all(configuration, connection, topics, wish, queue)
         await topics.delete([queue.topic])
-        with contextlib.suppress(LedgerAway):
+        try:
             async with ledger_of(configuration) as ledger:
                 await ledger.erase(queue.topic)
+        except LedgerAway as error:
+            click.echo(f"Redis: {error}; what it holds of {queue.topic} was not erased", err=True)
         # An endpoint that gets this name later must not find what was said about this one.
         keys = [order_key(wish.tenant, wish.endpoint, kind) for kind in OrderKind]
         await control.write([(key, None) for key in (*keys, queue_key(queue.topic))])
