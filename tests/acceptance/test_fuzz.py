@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.harness import DeadLetter, System, free_port, until
-from tests.acceptance.unruly import ATTEMPTS, TIMEOUT_S, HalfReader, Means, Unruly
+from tests.acceptance.unruly import ATTEMPTS, TIMEOUT_S, HalfReader, Means, Pulse, Unruly
 from tests.services import TEST_IS_LONG
 
 EVENTS, KILLS, MAX_AGE_S = (2_000, 8, 120.0) if TEST_IS_LONG else (300, 2, 25.0)
@@ -80,7 +80,7 @@ class Place:
 async def test_each_dead_letter_of_a_run_in_which_anything_happens_agrees_with_its_endpoint(system: System) -> None:
     place = Place(system)
     reader = HalfReader(Unruly("halfread", SEED, {"fine": 50, "later": 20, "gone": 30}))
-    async with reader:
+    async with reader, Pulse() as pulse:
         closed = free_port()
         system.settings["DELIVERY_DEFAULTS__ALLOW_PORTS"] = f"{system.server.port},{reader.port},{closed}"
         place.add(Unruly("mixed", SEED, MIXED))
@@ -111,22 +111,24 @@ async def test_each_dead_letter_of_a_run_in_which_anything_happens_agrees_with_i
 
     killed = {blow.name for blow in blows}
     _print(place)
-    assert [fault for letter in place.letters for fault in _faults(place, letter, killed)] == []
+    assert [fault for letter in place.letters for fault in _faults(place, letter, killed, pulse)] == []
     names = {(letter["endpoint"], letter["webhook-id"]) for letter in place.letters}
     assert len({letter["id"] for letter in place.letters}) == len(names), "one id for each event that failed"
     for name, unruly in place.unruly.items():
         dead = {webhook_id for endpoint, webhook_id in names if endpoint == name}
         assert unruly.taken | dead == set(place.ids[name]), "none is lost, and none is made up"
         cut = {
-            letter["webhook-id"] for letter in place.letters if letter["endpoint"] == name and unruly.cut_short(letter)
+            letter["webhook-id"]
+            for letter in place.letters
+            if letter["endpoint"] == name and unruly.cut_short(letter, pulse)
         }
         for webhook_id in (unruly.taken & dead) - cut:
             assert {did.worker for did in unruly.did[webhook_id]} & killed, f"{name} {webhook_id} is both"
 
 
-def _faults(place: Place, letter: DeadLetter, killed: set[str]) -> list[str]:
+def _faults(place: Place, letter: DeadLetter, killed: set[str], pulse: Pulse) -> list[str]:
     if letter["endpoint"] != "closed":
-        return list(place.unruly[letter["endpoint"]].faults(letter, killed))
+        return list(place.unruly[letter["endpoint"]].faults(letter, killed, pulse))
     found = letter["reason"], letter["attempts"], letter["outcome"], letter.get("status"), letter["error"].split(":")[0]
     return [] if found == ("exhausted", str(ATTEMPTS), "not_started", None, "connect") else [f"closed: {found}"]
 

@@ -22,6 +22,9 @@ TIMEOUT_S = 1.5
 # An attempt that has less time than this before an end of its event may be cut off although it was answered, or even
 # before it arrived.
 TIGHT_S = 0.5
+# How often this process looks whether it stands still, and from when on it did: what it then answers is late.
+PULSE_S = 0.05
+STILL_S = 0.25
 # Times in a dead letter are whole milliseconds.
 EARLY_S = 0.002
 
@@ -79,6 +82,34 @@ WAYS: Mapping[str, list[Way]] = {
         Way(act=raw(b"HTTP/1.1 500 Oh\r\ncontent-length: 100\r\n\r\nabc", status=500), status=500),
     ],
 }
+
+
+class Pulse:
+    """When this process, and with it every endpoint in it, stood still."""
+
+    def __init__(self) -> None:
+        self._still: list[tuple[float, float]] = []
+
+    async def __aenter__(self) -> Pulse:
+        self._beating = asyncio.create_task(self._beat())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._beating.cancel()
+        await asyncio.wait([self._beating])
+
+    async def _beat(self) -> None:
+        last = time.time()
+        while True:
+            await asyncio.sleep(PULSE_S)
+            now = time.time()
+            if now - last > STILL_S:
+                self._still.append((last, now))
+            last = now
+
+    def still_s(self, since: float, until: float) -> float:
+        """For how long within these moments."""
+        return sum(max(0.0, min(until, end) - max(since, begin)) for begin, end in self._still)
 
 
 class Unruly:
@@ -143,7 +174,7 @@ class Unruly:
         (kind,) = chance.choices(list(self._weights), list(self._weights.values()))
         return chance.choice(WAYS[kind])
 
-    def faults(self, letter: DeadLetter, killed: Collection[str]) -> Iterator[str]:
+    def faults(self, letter: DeadLetter, killed: Collection[str], pulse: Pulse) -> Iterator[str]:
         """Where a dead letter does not agree with what was done; `killed` are the workers whose last words are lost."""
         said = f"{self.name} {letter['webhook-id']}: {letter['reason']}, {letter['attempts']} attempts"
         done, attempts = self.did.get(letter["webhook-id"], []), int(letter["attempts"])
@@ -158,7 +189,7 @@ class Unruly:
             return
         if letter["reason"] == "expired" and math.isinf(min(self._deadline_s, self._max_age_s)):
             yield f"{said}: it has no limit in time"
-        if self.cut_short(letter):
+        if self.cut_short(letter, pulse):
             # The last attempt of all may be cut short, too.
             ends = ("expired", "exhausted") if attempts % ATTEMPTS == 0 else ("expired",)
             if letter["reason"] not in ends or attempts - 1 > len(done):
@@ -176,13 +207,15 @@ class Unruly:
             yield f"{said}: {len(upto)} requests, {lost} of them by workers that were killed"
         yield from self._about(last, letter, attempts, said)
 
-    def cut_short(self, letter: DeadLetter) -> bool:
-        """Whether its last attempt ended with the event's time and not with what was done."""
+    def cut_short(self, letter: DeadLetter, pulse: Pulse) -> bool:
+        """Whether its last attempt ended with the event's time, or with a standstill, and not with what was done."""
         if letter.get("outcome") == "confirmed" or letter.get("first-attempt-at") is None:
             return False
         first_at, last_at = _seconds(letter["first-attempt-at"]), _seconds(letter["last-attempt-at"])
         ends_at = min(first_at + self._deadline_s, _seconds(letter["event-time"]) + self._max_age_s)
-        return ends_at - last_at < TIGHT_S and (letter.get("error") or "").startswith("timeout")
+        ends_at = min(ends_at, last_at + TIMEOUT_S)
+        time_s = ends_at - last_at - pulse.still_s(last_at, ends_at)
+        return time_s < TIGHT_S and (letter.get("error") or "").startswith("timeout")
 
     def _about(self, last: Did, letter: DeadLetter, attempts: int, said: str) -> Iterator[str]:
         status = None if last.status is None else str(last.status)
