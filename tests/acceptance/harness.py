@@ -6,8 +6,10 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
+import random
 import signal
 import socket
 import time
@@ -32,11 +34,23 @@ SECRET = f"whsec_{KEY}"
 READY_S = 40.0
 
 
+# Below those that systems hand to outgoing connections (32768 on Linux): one of the many that tests make would take
+# it before it is listened on. Kafka and Redis are started on those from 20000. Each process of pytest has a part of its
+# own, so that a port which is to stay closed does.
+EACH = 1_250
+_FIRST = 10_000 + EACH * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw7").removeprefix("gw")) % 8)
+_NEXT = itertools.count(random.SystemRandom().randrange(EACH))
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody listens on now, and that was not given lately."""
+    while True:
+        port = _FIRST + next(_NEXT) % EACH
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            # As servers do: a connection that has ended lately is no hindrance.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 async def until(
