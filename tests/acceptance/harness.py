@@ -190,7 +190,7 @@ class System:
         self._producer: AIOKafkaProducer | None = None
 
     async def __aenter__(self) -> System:
-        await self.server.start()
+        await self.server.start(free_port())
         self.settings["DELIVERY_DEFAULTS__ALLOW_PORTS"] = str(self.server.port)
         return self
 
