@@ -156,7 +156,7 @@ async def test_ra13_a_hint_counts_on_every_retried_status_and_on_no_rejected_one
     for path in retried:
         await system.server.arrived(path, 2, 10)
         first, second = system.server.requests(path)
-        assert 2.0 <= second.at - first.ended_at < 3.5
+        assert 2.0 <= second.at - first.ended_at < 6.0, "without the hint it would have been a tenth of that"
 
 
 @pytest.mark.asyncio

@@ -136,6 +136,7 @@ async def test_kg08_a_rolling_restart_makes_no_gap_loses_nothing_and_repeats_not
 
 
 @pytest.mark.asyncio
+@pytest.mark.serial
 @pytest.mark.timeout(300)
 async def test_kg15_one_worker_four_and_one_again_lose_nothing_and_repeat_nothing(system: System) -> None:
     load = Load(system, 8, ROUND_TRIP_S)

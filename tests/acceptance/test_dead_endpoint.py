@@ -63,7 +63,8 @@ async def test_a_thousand_events_give_a_dead_endpoint_at_most_thirty_requests_a_
     assert seen == ids[: len(seen)]
     assert system.server.order(beside) == ids
     letters = await system.dead_letters("acme")
-    assert [letter["webhook-id"] for letter in letters] == seen[: len(letters)]
+    # The next burst may have come meanwhile.
+    assert [letter["webhook-id"] for letter in letters] == system.server.order(path)[: len(letters)]
     assert len(seen) - len(letters) <= 1
     assert await worker.metric("delivery_halts_total", endpoint="dead", reason="rejections") >= 6
 

@@ -47,6 +47,7 @@ async def forget(system: System, group: str) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.serial
 async def test_a_pause_outlives_all_workers_and_a_flushed_redis_and_a_resume_is_obeyed_within_two_seconds(
     kafka_bootstrap: str, own_redis: Service, tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import os
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -34,7 +36,7 @@ ROUND_TRIP_S = 0.1
 WATCHED_S = 20.0 if TEST_IS_LONG else 8.0
 OUTAGE_S = 90.0 if TEST_IS_LONG else 15.0
 SLOTS, SLOT_ENDPOINTS = 2, 6
-SLOW_S, LONGEST_S = 0.4, 2.0
+SLOW_S, LONGEST_S = 0.4, 4.0
 # A dead worker's slots: what a request may take, a margin of 5 s, and the look of those who wait.
 LEASE_S = LONGEST_S + 5.0 + 2.0
 # From Redis to the endpoint; a process that was held up longer asks again.
@@ -140,6 +142,8 @@ async def test_a_quota_is_not_exceeded_when_redis_is_stopped_in_the_middle_and_c
             return sum(scene.in_windows().values()) >= QUOTA // 2
 
         await until(half, 15, "half of the quota is used")
+        # At once: by the time that a command for it has started the quota is used up.
+        os.kill(own_redis.pid, signal.SIGKILL)
         await asyncio.to_thread(own_redis.stop)
         if TEST_IS_LONG:
             await system.all_arrived(scene.other, scene.ids, 30)
@@ -188,7 +192,7 @@ async def test_e4_a_single_retry_after_delays_a_scope_on_three_workers(system: S
         loop = (await owners[-1].loops()).get("acme/e4", {})
         return (loop.get("state"), loop.get("detail")) == ("waiting", "scope acme/api: 429 from acme/e0")
 
-    await until(waits, 3, "status says for what it waits")
+    await until(waits, ASKED_S, "status says for what it waits")
     for n, path in enumerate(paths):
         await system.all_arrived(path, ids[n], 20)
     await system.server.arrived(paths[0], 2, 20)
@@ -198,8 +202,8 @@ async def test_e4_a_single_retry_after_delays_a_scope_on_three_workers(system: S
     assert len(set(owners)) == 3
     assert [len(system.server.requests(path)) for path in paths] == [2, 1, 1, 1, 1]
     assert min(waited) >= ASKED_S
-    assert max(waited) < ASKED_S * 1.1 + 1.0
-    assert system.server.requests(alone)[0].at - told_at < 1.0, "who is not of the scope does not wait"
+    assert max(waited) < 2 * ASKED_S
+    assert system.server.requests(alone)[0].at - told_at < ASKED_S / 2, "who is not of the scope does not wait"
 
 
 @pytest.mark.asyncio
@@ -326,7 +330,8 @@ async def test_a_scope_has_no_more_requests_at_once_than_may_be_over_all_workers
     cluster = Cluster(system)
     await cluster.run(3)
     await spread_over(cluster, [path.removeprefix("/") for path in paths])
-    ids = await system.produce(topic, [b"{}"] * int((2 * WATCHED_S + LEASE_S) * SLOTS / SLOW_S / SLOT_ENDPOINTS))
+    watched_s = 2 * WATCHED_S + LEASE_S
+    ids = await system.produce(topic, [b"{}"] * int(1.25 * watched_s * SLOTS / SLOW_S / SLOT_ENDPOINTS))
     for path in paths:
         await system.server.arrived(path, 1, 30)
 
@@ -350,7 +355,8 @@ async def test_a_scope_has_no_more_requests_at_once_than_may_be_over_all_workers
     )
     assert at_once == SLOTS
     assert max(inside) <= SLOTS
-    assert per_s >= 0.75 * SLOTS / SLOW_S
-    assert again_per_s >= 0.75 * SLOTS / SLOW_S
+    # With one slot lost it would be half.
+    assert per_s >= 0.6 * SLOTS / SLOW_S
+    assert again_per_s >= 0.6 * SLOTS / SLOW_S
     assert all(system.server.ids(path) == ids for path in paths), "in order, and none is missing"
     assert await system.dead_letters("acme", timeout_s=0) == []

@@ -103,7 +103,7 @@ async def test_sigterm_waits_for_the_request_in_flight_and_a_second_one_does_not
     await system.server.arrived(slow, 2, 15)
     assert system.server.order(slow) == ids, "what came of the first one was handed over: it is not sent again"
     worker.process.terminate()
-    await asyncio.sleep(0.3)  # the first signal is handled before the second comes
+    await until(lambda: '"event": "stopping"' in worker.logged(), 10, "the first signal is handled")
     asked = time.monotonic()
     worker.process.terminate()
     assert await asyncio.wait_for(worker.process.wait(), 15) == 0
@@ -122,7 +122,7 @@ async def test_sigterm_while_kafka_is_away_ends_at_once(system: System) -> None:
     assert (await worker.get("/readyz"))[0] == 503
     asked = time.monotonic()
     assert await worker.stop() == 0
-    assert time.monotonic() - asked < 4.0, "generous, since other tests run beside this one"
+    assert time.monotonic() - asked < 10.0, "a drain would take 20 s"
 
 
 @pytest.mark.asyncio

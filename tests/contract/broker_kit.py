@@ -32,7 +32,7 @@ from supervisor.topics import TopicsClient
 # A member joins the embedded broker's group after 3 s, the real one's at once.
 JOINED_S = 20.0
 # A proof is good for a second less than a session: who waits for the silent one is unproven for this long, and a bit.
-SILENT_LONGER_S = 2.0
+SILENT_LONGER_S = 4.0
 READ_S = 10.0
 
 
@@ -134,6 +134,8 @@ class Bed:
             group_id=f"{self.prefix}.{group}",
             session_timeout_ms=int((self.connection.session_timeout_s + SILENT_LONGER_S) * 1000),
             heartbeat_interval_ms=3_600_000,
+            # A commit would prove that it lives.
+            enable_auto_commit=False,
             partition_assignment_strategy=[FewMovesAssignor.for_one_member()],
         )
         self._started.append(consumer)

@@ -21,6 +21,8 @@ from supervisor.clock import SystemClock
 Workers = tuple[Ledger, Ledger]
 # Between writing and reading a moment: what the store's clock (1 ms) and the way there and back make of it.
 CLOSE_S = 0.25
+# What a test waits for Redis, whose server may be held up beside other tests: its own limit is about a worker's loops.
+PATIENT_S = 10.0
 
 
 def new_queue() -> str:
@@ -48,9 +50,9 @@ async def over_redis(url: str) -> AsyncIterator[tuple[RedisLedger, RedisLedger]]
 
 
 @contextlib.asynccontextmanager
-async def connected(url: str, prefix: str) -> AsyncIterator[RedisConnection]:
+async def connected(url: str, prefix: str, limit_s: float = PATIENT_S) -> AsyncIterator[RedisConnection]:
     """A connection that is closed in the end."""
-    connection = RedisConnection(url, f"{prefix}:probe")
+    connection = RedisConnection(url, f"{prefix}:probe", limit_s=limit_s)
     await connection.start()
     try:
         yield connection

@@ -17,7 +17,7 @@ from delivery.model import HaltReason
 from delivery.policy.standing import FRESH, Progress, Standing
 from delivery.ports import InHand, LedgerAway, TakenOver, TokenRefused
 from supervisor.clock import SystemClock
-from tests.contract.ledger_kit import alike, connected, new_queue
+from tests.contract.ledger_kit import PATIENT_S, alike, connected, new_queue
 
 pytestmark = pytest.mark.real
 
@@ -73,7 +73,7 @@ async def take(ledger: RedisLedger, queue: str) -> TakenOver:
 async def test_a_draw_whose_answer_was_lost_is_given_again_and_not_a_second_time(
     redis_url: str, queue: str, other: RedisLedger
 ) -> None:
-    connection = LosesAnswers(redis_url, f"{PREFIX}:probe")
+    connection = LosesAnswers(redis_url, f"{PREFIX}:probe", limit_s=PATIENT_S)
     ledger = RedisLedger(connection, PREFIX, "one", SystemClock())
     former = await take(other, queue)
     await other.release(queue, former.token, 9, 9)
@@ -92,7 +92,7 @@ async def test_a_draw_whose_answer_was_lost_is_given_again_and_not_a_second_time
 async def test_a_lost_draw_is_not_given_back_to_somebody_who_was_overtaken(
     redis_url: str, queue: str, other: RedisLedger
 ) -> None:
-    connection = LosesAnswers(redis_url, f"{PREFIX}:probe")
+    connection = LosesAnswers(redis_url, f"{PREFIX}:probe", limit_s=PATIENT_S)
     ledger = RedisLedger(connection, PREFIX, "one", SystemClock())
     connection.lost = 1
     with pytest.raises(LedgerAway):

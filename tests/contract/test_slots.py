@@ -20,6 +20,9 @@ from delivery.policy.slots import LOOK_S, OFFER_S
 from supervisor.clock import SystemClock
 from tests.contract.ledger_kit import connected
 
+# How long a channel is quiet before its listener asks.
+QUIET_S = 0.75
+
 Books = tuple[Slots, Slots]
 
 
@@ -214,12 +217,12 @@ async def test_whoever_listens_on_a_quiet_channel_asks_whether_redis_is_there_an
         heard: list[bytes] = []
 
         async def listen() -> None:
-            async with contextlib.aclosing(connection.messages(channel, quiet_s=0.1)) as messages:
+            async with contextlib.aclosing(connection.messages(channel, quiet_s=QUIET_S)) as messages:
                 async for message in messages:
                     heard.append(message)
 
         listening = asyncio.create_task(listen())
-        await asyncio.sleep(1.0)  # ten times as long as it is quiet
+        await asyncio.sleep(4 * QUIET_S)
         assert not listening.done()
         end = time.monotonic() + 5
         while not heard and time.monotonic() < end:
