@@ -115,24 +115,25 @@ def shared_slots(
 
 
 @contextlib.asynccontextmanager
-async def ledger_of(configuration: Configuration) -> AsyncIterator[RedisLedger]:
-    """What workers know of queues, for a command, which owns none. Raises LedgerAway when there is no Redis."""
+async def _redis_of(configuration: Configuration) -> AsyncIterator[RedisConnection]:
     redis = redis_connection(configuration)
     if redis is None:
         raise LedgerAway("not set")
     try:
-        yield RedisLedger(redis, configuration.prefix, "", SystemClock())
+        yield redis
     finally:
         await redis.stop()
 
 
 @contextlib.asynccontextmanager
+async def ledger_of(configuration: Configuration) -> AsyncIterator[RedisLedger]:
+    """What workers know of queues, for a command, which owns none. Raises LedgerAway when there is no Redis."""
+    async with _redis_of(configuration) as redis:
+        yield RedisLedger(redis, configuration.prefix, "", SystemClock())
+
+
+@contextlib.asynccontextmanager
 async def board_of(configuration: Configuration) -> AsyncIterator[RedisBoard]:
     """The live board, for a command. Raises LedgerAway when there is no Redis."""
-    redis = redis_connection(configuration)
-    if redis is None:
-        raise LedgerAway("not set")
-    try:
+    async with _redis_of(configuration) as redis:
         yield RedisBoard(redis, configuration.prefix)
-    finally:
-        await redis.stop()
