@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
@@ -43,6 +43,8 @@ class CommitPump:
         self._refused = False
         self._hurry = asyncio.Event()
         self._acknowledged: dict[Partition, int] = {}
+        # Told when Kafka has acknowledged a commit of the partition.
+        self.watched: dict[Partition, Callable[[], None]] = {}
         # The epoch whose assignment has been revoked.
         self._closed_in = -1
         self._beside: dict[Partition, tuple[int, str]] = {}
@@ -203,6 +205,8 @@ class CommitPump:
                 del self._marks[partition]
             if (beside := self._beside.get(partition)) is not None and beside[0] < offset:
                 del self._beside[partition]
+            if (told := self.watched.get(partition)) is not None:
+                told()
         if not self._marks:
             self._dirty.clear()
 

@@ -60,7 +60,7 @@ class DeliveryLoop:
         self._maker = maker
         self._around = surroundings
         self._delivery: Delivery | None = None
-        self._recording = Recording(tenure, surroundings.ledger)
+        self._recording = Recording(tenure, surroundings.ledger, surroundings.settle)
         self._dispatch = Dispatch(tenure, surroundings.member, surroundings.settle, self._recording, surroundings.clock)
         self._admission = Admission(tenure, surroundings)
 

@@ -10,7 +10,7 @@ from delivery.policy.dead_letter import LetterHead, dead_letter, shrink
 from delivery.ports import DeadLetters, DeadLetterTooLarge, Meter
 from delivery.tenure import Tenure
 
-# Between two looks whether a commit has arrived.
+# A commit that is acknowledged wakes; what was refused, or could not be tried, is asked for again so often.
 LOOK_S = 0.005
 
 
@@ -50,9 +50,19 @@ class Settle:
 
         Ends with the tenure.
         """
-        while tenure.exit() is None and tenure.settled_to - self._pump.acknowledged(tenure.partition) > most:
-            self._pump.hurry()
-            await tenure.wait(LOOK_S)
+        partition = tenure.partition
+        if self._ahead(tenure) <= most:
+            return
+        self._pump.watched[partition] = tenure.wake
+        try:
+            while tenure.exit() is None and self._ahead(tenure) > most:
+                self._pump.hurry()
+                await tenure.wait(LOOK_S)
+        finally:
+            self._pump.watched.pop(partition, None)
+
+    def _ahead(self, tenure: Tenure) -> int:
+        return tenure.settled_to - self._pump.acknowledged(tenure.partition)
 
     async def dead_letter(
         self, tenure: Tenure, delivery: Delivery, reason: DeadLetterReason, facts: AttemptFacts

@@ -86,6 +86,15 @@ class Tenure:
         finally:
             self.busy_until = None
 
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """The ledger is about to be told something: when the queue is lost meanwhile, the hand-over says it."""
+        self.writing = True
+        try:
+            yield
+        finally:
+            self.writing = False
+
     def stop(self) -> None:
         """The worker stops: no new request, but what is in flight still counts."""
         self.stopping = True

@@ -55,12 +55,12 @@ def plan(
     return tuple(actions)
 
 
-def spread(due: Mapping[str, float], units: Sequence[float], now: float) -> dict[str, float]:
+def spread(due: Mapping[str, float], units: Sequence[float], now: float, *, more: bool = False) -> dict[str, float]:
     """New due times for queues that fell together: halted since the last look, or taken over in a halt.
 
-    None when they are few. `units` are uniform in [0, 1), one for each queue: each is put off by up to ten seconds,
-    from now on if it is due already.
+    None when they are few, unless there are `more`: a herd was put apart just before, and these fell with it. `units`
+    are uniform in [0, 1), one for each queue: each is put off by up to ten seconds, from now on if it is due already.
     """
-    if len(due) <= HERD:
+    if len(due) <= HERD and not more:
         return {}
     return {queue: max(at, now) + unit * SPREAD_S for (queue, at), unit in zip(due.items(), units, strict=True)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 import structlog
@@ -17,9 +17,11 @@ from delivery.policy.orders import Orders, bar, unfinished
 from delivery.policy.standing import Standing
 from delivery.policy.steps import Halt
 from delivery.ports import Clock, Ledger, Meter
-from delivery.recording import Recording
+from delivery.recording import write
 from delivery.tenure import Tenure
-from supervisor.plan import TOGETHER_S, Start, StartAt, plan, spread
+from supervisor.herd import Herd
+from supervisor.owned import Owned
+from supervisor.plan import TOGETHER_S, Start, StartAt, plan
 from supervisor.view import LoopState, loop_state
 
 log = structlog.get_logger(__name__)
@@ -36,16 +38,6 @@ class OrderBook(Protocol):
     def of(self, endpoint: Endpoint) -> Orders:
         """The orders for one endpoint."""
         ...
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class _Owned:
-    """One owned queue: its tenure, its loop while it runs, and the timer of its next start."""
-
-    tenure: Tenure
-    loop: DeliveryLoop | None = None
-    task: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
 
 
 class Sweep:
@@ -68,11 +60,12 @@ class Sweep:
         self._ledger = ledger
         self._meter = meter
         self._clock = clock
-        self._chance = chance
-        self._owned: dict[str, _Owned] = {}
+        self._owned: dict[str, Owned] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
-        self._just_halted: set[str] = set()
-        self._together: asyncio.Task[None] | None = None
+        self._herd = Herd(sweep_s, chance)
+        # When those that fall together are looked at, before the next sweep.
+        self._soon: asyncio.TimerHandle | None = None
+        self._storing: set[asyncio.Task[None]] = set()
         # Those with an order that came while their loop ran: it may have come too late for it.
         self._reordered: set[str] = set()
         self._stopping = False
@@ -80,17 +73,18 @@ class Sweep:
     def ready(self, tenure: Tenure) -> None:
         """A queue is ours: its loop starts now, or at the due time that is still in force, or when it is resumed."""
         tenure.obey(self._orders.of(tenure.endpoint))
-        self._owned[tenure.partition.topic] = _Owned(tenure=tenure)
+        self._owned[tenure.partition.topic] = Owned(tenure=tenure)
         if tenure.standing.due_at is not None and not tenure.standing.apart:
-            self._look_together(tenure.partition.topic)
+            # Their former owner ended before it could put them apart.
+            self._herd.add(tenure.partition.topic)
+            self._look_soon()
         if tenure.standing.due_at is None or tenure.standing.apart or self._unfinished(tenure):
             self._carry_out(tenure.partition.topic)
 
-    def _look_together(self, queue: str) -> None:
-        """Their former owner ended before it could put them apart: look when all of them are here."""
-        self._just_halted.add(queue)
-        if self._together is None or self._together.done():
-            self._together = asyncio.create_task(self.look(TOGETHER_S), name="look at what came together")
+    def _look_soon(self) -> None:
+        """When all of them are here."""
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(TOGETHER_S, self._look)
 
     def ordered(self, queue: str) -> None:
         """An operator has ordered something for the endpoint of this queue."""
@@ -98,9 +92,7 @@ class Sweep:
         if owned is None:
             return
         owned.tenure.obey(self._orders.of(owned.tenure.endpoint))
-        if owned.timer is not None:
-            owned.timer.cancel()
-            owned.timer = None
+        owned.cancel_timer()
         self._carry_out(queue)
 
     def _carry_out(self, queue: str) -> None:
@@ -123,10 +115,9 @@ class Sweep:
         if owned is None or owned.tenure is not tenure:
             return
         del self._owned[queue]
-        self._just_halted.discard(queue)
+        self._herd.leave(queue)
         self._reordered.discard(queue)
-        if owned.timer is not None:
-            owned.timer.cancel()
+        owned.cancel_timer()
         if owned.task is not None and not owned.task.done():
             self._ending[queue] = owned.task
             owned.task.add_done_callback(lambda task: self._ended_late(queue, task, tenure))
@@ -148,24 +139,27 @@ class Sweep:
         """Sweep for ever."""
         while True:
             await asyncio.sleep(self._sweep_s)
-            await self.look()
+            self._look()
 
-    async def look(self, after_s: float = 0.0) -> None:
+    def _look(self) -> None:
         """One sweep: put herds apart, then start what is due and set timers for what falls due before the next."""
-        await asyncio.sleep(after_s)
-        due = {q: o.tenure.standing.due_at for q in self._just_halted if (o := self._owned.get(q)) is not None}
-        self._just_halted.clear()
-        known = {queue: at for queue, at in due.items() if at is not None}
-        moved: list[tuple[_Owned, Standing]] = []
-        for queue, at in spread(known, [self._chance() for _ in known], self._clock.monotonic()).items():
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        moved: list[tuple[Owned, Standing]] = []
+        standings = {queue: owned.tenure.standing for queue, owned in self._owned.items()}
+        for queue, at in self._herd.put_apart(standings, self._clock.monotonic()).items():
             owned = self._owned[queue]
-            if owned.timer is not None:
-                owned.timer.cancel()
-                owned.timer = None
+            owned.cancel_timer()
             standing = owned.tenure.standing = dataclasses.replace(owned.tenure.standing, due_at=at, apart=True)
             moved.append((owned, standing))
-        # Before anything is awaited: the first of them may be due at any moment.
         self._apply(*self._owned)
+        if moved:
+            task = asyncio.create_task(self._store_all(moved), name="write down due times")
+            self._storing.add(task)
+            task.add_done_callback(self._storing.discard)
+
+    async def _store_all(self, moved: Sequence[tuple[Owned, Standing]]) -> None:
         for owned, standing in moved:
             # Meanwhile the queue may have been lost, or its loop started.
             if not owned.tenure.lost and owned.tenure.standing is standing:
@@ -198,17 +192,17 @@ class Sweep:
     def _idle(self, tenure: Tenure) -> bool:
         return self._barred(tenure) and not self._unfinished(tenure)
 
-    def _fire(self, owned: _Owned) -> None:
+    def _fire(self, owned: Owned) -> None:
         owned.timer = None
         if self._owned.get(owned.tenure.partition.topic) is owned and owned.loop is None and not self._stopping:
             self._start(owned, rest=self._barred(owned.tenure))
 
-    def _start(self, owned: _Owned, *, rest: bool) -> None:
+    def _start(self, owned: Owned, *, rest: bool) -> None:
         owned.loop = self._make_loop(owned.tenure)
         live = self._live(owned, owned.loop, rest=rest)
         owned.task = asyncio.create_task(live, name=f"loop {owned.tenure.endpoint.label}")
 
-    async def _live(self, owned: _Owned, loop: DeliveryLoop, *, rest: bool) -> None:
+    async def _live(self, owned: Owned, loop: DeliveryLoop, *, rest: bool) -> None:
         ended: LoopExit
         try:
             ended = await loop.run(rest=rest)
@@ -231,10 +225,10 @@ class Sweep:
             return
         if queue in self._reordered:
             self._carry_out(queue)
-        elif queue in self._just_halted or isinstance(ended, Rested):
+        elif queue in self._herd or isinstance(ended, Rested):
             self._apply_if_soon(queue)
 
-    async def _ended(self, owned: _Owned, ended: LoopExit) -> None:
+    async def _ended(self, owned: Owned, ended: LoopExit) -> None:
         tenure = owned.tenure
         names = {"tenant": tenure.endpoint.tenant, "endpoint": tenure.endpoint.name}
         if isinstance(ended, Stopped | Revoked | Rested):
@@ -253,7 +247,9 @@ class Sweep:
         log.warning("halted", **names, reason=reason, detail=detail, starts_in_s=pause_s)
         queue = tenure.partition.topic
         if self._owned.get(queue) is owned:
-            self._just_halted.add(queue)
+            self._herd.add(queue)
+            if self._herd.many:
+                self._look_soon()
 
     def _apply_if_soon(self, queue: str) -> None:
         due_at = self._owned[queue].tenure.standing.due_at
@@ -263,7 +259,7 @@ class Sweep:
 
     async def _store(self, tenure: Tenure, standing: Standing) -> None:
         tenure.standing = standing
-        await Recording(tenure, self._ledger).write(standing)
+        await write(tenure, self._ledger, standing)
 
     async def stop(self, drain_s: float, hurry: asyncio.Event) -> bool:
         """Wait for the loops to end by themselves, `drain_s` at most and not at all when told to hurry.
@@ -272,8 +268,7 @@ class Sweep:
         """
         self._stopping = True
         for owned in self._owned.values():
-            if owned.timer is not None:
-                owned.timer.cancel()
+            owned.cancel_timer()
         tasks = {o.task for o in self._owned.values() if o.task is not None} | set(self._ending.values())
         tasks = {task for task in tasks if not task.done()}
         if tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 from delivery.adapters.memory_limits import MemoryLimits
@@ -85,11 +86,29 @@ class LoopKit:
     async def run(self) -> LoopExit:
         """One run to its end, at most a virtual day."""
         async with asyncio.timeout(86_400):
-            return await self.loop().run()
+            return await self._run()
 
     def start(self) -> asyncio.Task[LoopExit]:
         """One run in the background."""
-        return asyncio.create_task(self.loop().run())
+        return asyncio.create_task(self._run())
+
+    async def _run(self) -> LoopExit:
+        """Kafka knows where it begins, and takes what is settled meanwhile."""
+        if self.pump.open:
+            await self._prove()
+        committing = asyncio.create_task(self.pump.run())
+        try:
+            return await self.loop().run()
+        finally:
+            committing.cancel()
+
+    async def _prove(self) -> None:
+        """As a takeover does; what a test wants to be refused, held or counted comes after that."""
+        member = self.member
+        told = member.refusals, member.gate, member.takes_s, member.commits
+        member.refusals, member.gate, member.takes_s, member.commits = deque(), None, 0.0, []
+        await self.pump.prove({QUEUE: self.tenure.settled_to}, 3.0)
+        member.refusals, member.gate, member.takes_s, member.commits = told
 
     async def settled(self) -> int:
         """What Kafka would be told now: the next offset to read."""

@@ -42,6 +42,7 @@ class SweepKit:
     def __init__(self, *replies: Script, chance: Callable[[], float] = lambda: 0.0, sweep_s: float = SWEEP_S) -> None:
         self.clock = VirtualClock()
         self.member = FakeMember()
+        self.member.settled_in = True
         self.reader = FakeReader()
         self.sender = FakeSender(*replies)
         self.letters = FakeDeadLetters()
@@ -62,6 +63,7 @@ class SweepKit:
         )
         self.orders.on_orders = lambda label: self.sweep.ordered(f"p.{label.replace('/', '.')}.queue")
         self.sweeping = asyncio.create_task(self.sweep.run())
+        self.committing = asyncio.create_task(self.pump.run())
 
     def make_loop(self, tenure: Tenure) -> DeliveryLoop:
         """A loop over the fakes."""
@@ -98,6 +100,8 @@ class SweepKit:
         taken = (await self.ledger.take_over([partition.topic]))[partition.topic]
         tenure.token, tenure.standing = taken.token, standing or taken.standing
         tenure.settled_to, tenure.mailbox = offset, self.reader.open(partition, offset)
+        self.member.assigned |= {partition}
+        await self.pump.prove({partition: offset}, 3.0)
         tenure.ready = True
         self.sweep.ready(tenure)
         return tenure

@@ -409,9 +409,7 @@ async def test_a_mark_that_takes_as_long_at_an_endpoint_without_limits_is_no_fau
 @in_virtual_time
 async def test_a_delivered_event_is_committed_without_waiting_for_the_interval() -> None:
     kit = LoopKit(count=1, idempotent=False)
-    pumping = asyncio.create_task(kit.pump.run())
     task = kit.start()
     await time_passes(0.01)
     assert kit.member.offsets == {QUEUE: 1}
-    for one in (task, pumping):
-        one.cancel()
+    task.cancel()

@@ -20,9 +20,10 @@ from delivery.policy.orders import Order, ResumeFrom
 from delivery.policy.standing import FRESH, Fate, Progress, Standing
 from delivery.ports import NOTHING, CommitRefused, InHand, Ledger, LedgerAway, TakenOver
 from delivery.recording import Recording
+from delivery.settle import Settle
 from delivery.take_over import FORMER_S, RETRY_S
 from delivery.tenure import Tenure
-from tests.fakes import FakeMember, FakeOrders, FakeReader, RecordingMeter, endpoint, queued
+from tests.fakes import FakeDeadLetters, FakeMember, FakeOrders, FakeReader, RecordingMeter, endpoint, queued
 from tests.virtual_time import VirtualClock, in_virtual_time, time_passes
 
 RESUME = Order(position=0, at_ms=1_800_000_000_000, by="ann")
@@ -365,7 +366,7 @@ async def test_what_is_being_written_when_a_queue_moves_does_not_stay() -> None:
         kit.member.assign(A)
         await time_passes(0.01)
         tenure = kit.ready[0]
-        recording = Recording(tenure, ledger)
+        recording = Recording(tenure, ledger, Settle(kit.pump, FakeDeadLetters(), "p", kit.meter))
         await recording.record(Standing(streak=3))
         tenure.standing = FRESH
         # Reserved, or forgotten after a delivery: either way it is not there yet.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -70,15 +70,6 @@ class OutageSender(FakeSender):
                 return Answer(status=int(status))
 
 
-class LongKit(SweepKit):
-    """Commits as well: a loop does not run ahead of what Kafka has confirmed."""
-
-    def __init__(self, *replies: Reply, chance: Callable[[], float] = lambda: 0.0) -> None:
-        super().__init__(*replies, chance=chance)
-        self.member.assign(BILLING)
-        self.pumping = asyncio.create_task(self.pump.run())
-
-
 def outage(kit: SweepKit, for_s: float, seed: int = 1) -> OutageSender:
     sender = OutageSender(seed, kit.clock.monotonic() + for_s)
     kit.sender = sender
@@ -101,7 +92,7 @@ async def until_settled(kit: SweepKit, name: str, offset: int, within_s: float) 
 async def test_an_outage_of_one_hour_with_defaults_costs_at_most_forty_events_and_ends_within_a_pause(
     seed: int,
 ) -> None:
-    kit = LongKit(chance=random.Random(seed).random)
+    kit = SweepKit(chance=random.Random(seed).random)
     sender = outage(kit, HOUR_S, seed)
     await kit.own(count=MANY)
     await until_settled(kit, "billing", MANY, HOUR_S + 330)
@@ -117,7 +108,7 @@ async def test_an_outage_of_one_hour_with_defaults_costs_at_most_forty_events_an
 
 @in_virtual_time
 async def test_an_outage_costs_no_more_events_because_its_queue_moves_all_the_time() -> None:
-    kit = LongKit()
+    kit = SweepKit()
     sender = outage(kit, HOUR_S)
     tenure = await kit.own(count=MANY)
     for _ in range(int(HOUR_S / 97) + 4):
@@ -135,7 +126,7 @@ async def test_an_outage_costs_no_more_events_because_its_queue_moves_all_the_ti
 
 @in_virtual_time
 async def test_with_hold_an_outage_costs_nothing_for_hold_max_s_and_then_one_event_in_each_pause() -> None:
-    kit = LongKit()
+    kit = SweepKit()
     sender = outage(kit, 1.5 * HOLD_MAX_S)
     tenure = await kit.own(count=MANY, of=endpoint(on_exhausted=OnExhausted.HOLD, hold_max_s=HOLD_MAX_S))
     await time_passes(HOLD_MAX_S)
@@ -156,7 +147,7 @@ async def test_with_hold_an_outage_costs_nothing_for_hold_max_s_and_then_one_eve
 
 @in_virtual_time
 async def test_a_401_that_never_ends_is_asked_less_and_less_often_until_every_five_minutes_and_status_says_so() -> None:
-    kit = LongKit(UNAUTHORISED)
+    kit = SweepKit(UNAUTHORISED)
     await kit.own(count=MANY)
     told: list[tuple[str, str, float]] = []
     for _ in range(9):
@@ -178,7 +169,7 @@ async def test_a_401_that_never_ends_is_asked_less_and_less_often_until_every_fi
 
 @in_virtual_time
 async def test_a_deadline_shorter_than_the_first_wait_halts_after_five_requests_and_is_never_a_stream() -> None:
-    kit = LongKit(Answer(status=500))
+    kit = SweepKit(Answer(status=500))
     await kit.own(count=MANY, of=endpoint(deadline_s=0.1))
     await time_passes(HOUR_S)
     times = kit.times()
@@ -192,7 +183,7 @@ async def test_a_deadline_shorter_than_the_first_wait_halts_after_five_requests_
 
 @in_virtual_time
 async def test_a_growing_pause_of_rejections_ends_at_its_maximum_and_a_delivery_brings_the_first_one_back() -> None:
-    kit = LongKit(Answer(status=404))
+    kit = SweepKit(Answer(status=404))
     await kit.own(count=MANY, of=endpoint(halt=HaltLimits(growth=2.0, max_s=60.0)))
     await time_passes(300.0)
     times = kit.times()
@@ -208,7 +199,7 @@ async def test_a_growing_pause_of_rejections_ends_at_its_maximum_and_a_delivery_
 
 @in_virtual_time
 async def test_a_schedule_of_hours_holds_the_queue_that_long_and_makes_one_attempt_more_than_it_has_entries() -> None:
-    kit = LongKit(*[Answer(status=500)] * 5, OK)
+    kit = SweepKit(*[Answer(status=500)] * 5, OK)
     schedule = RetryLimits(schedule_s=(5.0, 300.0, 1800.0, 7200.0))
     await kit.own(count=2, of=endpoint(retry=schedule))
     await time_passes(3 * HOUR_S)

@@ -468,7 +468,6 @@ async def test_a_request_after_a_rejection_is_reserved_before_it_is_sent() -> No
 @in_virtual_time
 async def test_behind_an_owner_that_died_each_record_is_written_down_and_committed_before_the_next() -> None:
     kit = LoopKit(OK)
-    await kit.pump.prove({QUEUE: 0}, 1.0)
     kit.tenure.suspect, kit.tenure.careful_to = True, 2
     committed_at_send: list[int] = []
 
@@ -477,7 +476,6 @@ async def test_behind_an_owner_that_died_each_record_is_written_down_and_committ
         return OK
 
     kit.sender.replies[0] = reply
-    pump = asyncio.create_task(kit.pump.run())
     running = kit.start()
     await kit.until_settled(3)
     in_hand = [standing.in_hand for _, standing in kit.ledger.records if standing.in_hand is not None]
@@ -485,7 +483,6 @@ async def test_behind_an_owner_that_died_each_record_is_written_down_and_committ
     assert committed_at_send[:2] == [0, 1]
     kit.tenure.stop()
     await running
-    pump.cancel()
 
 
 @in_virtual_time
@@ -504,12 +501,12 @@ async def test_a_record_that_was_in_hand_as_often_as_its_worker_died_as_it_has_a
 @in_virtual_time
 async def test_at_most_256_records_are_settled_beyond_what_kafka_has_confirmed() -> None:
     kit = LoopKit(OK, count=400)
-    await kit.pump.prove({QUEUE: 0}, 1.0)
+    kit.member.gate = asyncio.Event()
     running = kit.start()
     await time_passes(60.0)
     # The 257th is sent while 256 are not confirmed.
     assert len(kit.sender.sent) == 256 + 1
-    await kit.pump.flush()
+    kit.member.gate.set()
     await time_passes(60.0)
     assert len(kit.sender.sent) == 400
     kit.tenure.stop()
@@ -573,7 +570,6 @@ async def test_a_dead_letter_that_is_being_written_when_its_queue_is_lost_is_not
 async def test_a_stop_ends_a_loop_that_waits_for_a_commit_and_has_no_next_record() -> None:
     kit = LoopKit(OK, count=1)
     kit.tenure.careful_to = 256
-    await kit.pump.prove({QUEUE: 0}, 1.0)
     kit.member.refusals.extend([CommitRefused("the group is rebalancing")] * 1000)
     running = kit.start()
     await time_passes(5.0)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from delivery.model import Answer, HaltReason, NextStep, Reply
 from delivery.policy.standing import Standing
-from supervisor.plan import HERD, SPREAD_S
+from supervisor.plan import HERD, SPREAD_S, TOGETHER_S
 from supervisor.view import LoopStateName
 from tests.contract.sweep_kit import SWEEP_S, SweepKit
 from tests.fakes import (
@@ -196,7 +196,7 @@ async def test_a_queue_that_comes_back_waits_for_its_own_request_in_flight() -> 
 async def test_kg_05_a_queue_that_is_lost_while_the_sweep_looks_raises_nothing() -> None:
     kit = SweepKit(NOT_FOUND, chance=lambda: 0.5)
     tenures = {t.partition.topic: t for t in [await kit.own(f"e{number}") for number in range(HERD + 5)]}
-    await time_passes(1.0)
+    await time_passes(TOGETHER_S / 2)
 
     def take_all_others_away(queue: str) -> None:
         kit.ledger.before_record = None
@@ -225,6 +225,38 @@ async def test_hl_11_a_herd_that_halted_together_does_not_come_back_together() -
     in_one_second = max(sum(at <= other < at + 1.0 for other in second) for at in second)
     assert in_one_second <= count / SPREAD_S + 1
     assert len(set(second)) == count
+
+
+@in_virtual_time
+async def test_hl_11_a_herd_that_halts_while_the_last_one_is_still_written_down_is_put_apart_as_well() -> None:
+    numbers = iter(range(1_000))
+    kit = SweepKit(NOT_FOUND, chance=lambda: next(numbers) % 40 / 40)
+    await time_passes(SWEEP_S - 2.0)
+    for number in range(40):
+        await kit.own(f"first{number}")
+    # Forty writes one after the other take four seconds, in which the second herd halts.
+    kit.ledger.takes_s = 0.1
+    await time_passes(2.5)
+    kit.ledger.takes_s = 0.0
+    for number in range(40):
+        await kit.own(f"second{number}")
+    await time_passes(30.0)
+    again = sorted(bursts(kit.times(f"second{number}"))[1] for number in range(40))
+    assert max(sum(at <= other < at + 1.0 for other in again) for at in again) <= 40 / SPREAD_S + 1
+
+
+@in_virtual_time
+async def test_hl_11_those_that_fall_just_after_a_herd_are_put_apart_like_it() -> None:
+    numbers = iter(range(1_000))
+    kit = SweepKit(NOT_FOUND, chance=lambda: next(numbers) % 50 / 50)
+    for number in range(40):
+        await kit.own(f"e{number}")
+    await time_passes(1.0)
+    for number in range(40, 50):
+        await kit.own(f"e{number}")
+    await time_passes(30.0)
+    late = sorted(bursts(kit.times(f"e{number}"))[1] for number in range(40, 50))
+    assert late[-1] - late[0] >= 1.0
 
 
 @in_virtual_time

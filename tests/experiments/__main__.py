@@ -146,9 +146,13 @@ def main() -> int:
 
 
 def _verdict(figures: Sequence[Figure], took: str) -> int:
-    missed = sum(figure.verdict is Verdict.MISSED for figure in figures)
-    targets = missed + sum(figure.verdict is Verdict.REACHED for figure in figures)
-    print(f"experiments: {missed} of {targets} targets missed, {took}", file=sys.stderr)
+    missed = [figure for figure in figures if figure.verdict is Verdict.MISSED]
+    targets = len(missed) + sum(figure.verdict is Verdict.REACHED for figure in figures)
+    for figure in missed:
+        # Once more after the table, since of a long output often only the end is kept.
+        line = f"{figure.experiment} {figure.scene}: {figure.name}: {figure.measured}, target {figure.target}"
+        print(f"experiments: MISSED: {line}", file=sys.stderr)
+    print(f"experiments: {len(missed)} of {targets} targets missed, {took}", file=sys.stderr)
     return 1 if missed else 0
 
 

@@ -1,0 +1,44 @@
+"""Those that halted together must not come back together: who fell since the last look, and when each starts again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from delivery.policy.standing import Standing
+from supervisor.plan import HERD, spread
+
+
+class Herd:
+    """The queues that halted, or were taken over in a halt, since the last look."""
+
+    def __init__(self, sweep_s: float, chance: Callable[[], float]) -> None:
+        self._sweep_s = sweep_s
+        self._chance = chance
+        self._fell: set[str] = set()
+        self._until = 0.0
+
+    def __contains__(self, queue: str) -> bool:
+        """It fell, and has not been looked at since."""
+        return queue in self._fell
+
+    @property
+    def many(self) -> bool:
+        """They fell together, and are to be looked at soon: at the next sweep they may have started."""
+        return len(self._fell) > HERD
+
+    def add(self, queue: str) -> None:
+        """This one fell."""
+        self._fell.add(queue)
+
+    def leave(self, queue: str) -> None:
+        """It is another's now."""
+        self._fell.discard(queue)
+
+    def put_apart(self, owned: Mapping[str, Standing], now: float) -> dict[str, float]:
+        """The new due times, none when they are few; those that fall within a sweep after a herd belong to it."""
+        due = {q: at for q in self._fell if q in owned and (at := owned[q].due_at) is not None}
+        self._fell.clear()
+        apart = spread(due, [self._chance() for _ in due], now, more=now < self._until)
+        if len(apart) > HERD:
+            self._until = now + self._sweep_s
+        return apart
