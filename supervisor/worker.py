@@ -15,6 +15,7 @@ from delivery.intake import Intake
 from delivery.model import Endpoint, HaltReason
 from delivery.ports import Clock
 from supervisor.configuration import Configuration
+from supervisor.ending import close, end
 from supervisor.health import ListenFailed, MetricsPage, serve
 from supervisor.sweep import Sweep
 from supervisor.topics import Topics
@@ -151,8 +152,7 @@ class Worker:
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait([connecting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():
-                connecting.cancel()
-                await asyncio.wait([connecting])
+                await end([connecting])
                 stopping.cancel()
                 return False
             stopping.cancel()
@@ -233,12 +233,12 @@ class Worker:
         await self._members[1].stop()
 
     async def _disconnect(self, *, everything: bool = True) -> None:
-        living = [task for task in self._tasks.values() if not task.done()]
-        for task in living:
-            task.cancel()
-        if living:
-            await asyncio.wait(living)
-        await asyncio.gather(*(self._stop_service(name, service) for name, service in self._services.items()))
+        await end(self._tasks.values())
+        closing = {
+            name: asyncio.create_task(self._stop_service(name, service)) for name, service in self._services.items()
+        }
+        for name in await close(closing):
+            log.warning("closing takes too long", part=name)
         if everything:
             await self._transport.aclose()
 
