@@ -96,8 +96,10 @@ class KafkaLaneProducer:
                     {TopicPartition(*p): offset for p, offset in offsets.items()}, self._group
                 )
             await self._producer.commit_transaction()
-        except (ProducerFenced, InvalidProducerEpoch) as error:
-            raise Fenced from error
+        except KafkaError as error:
+            if is_fenced(error):
+                raise Fenced from error
+            raise
 
     async def _know(self, topics: set[str]) -> None:
         """Learn in one request, before the transaction begins, who leads the topics that are new here.
@@ -170,6 +172,19 @@ class KafkaLaneProducers:
                 await asyncio.wait_for(producer.stop(), CLOSE_S)
             raise
         return producer
+
+
+def is_fenced(error: BaseException) -> bool:
+    """Another producer has started with the same id.
+
+    The client's sender raises what it did not expect as a plain KafkaError, with the broker's answer as its cause.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ProducerFenced | InvalidProducerEpoch):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _append(batch: BatchBuilder, record: OutgoingRecord) -> int:
