@@ -6,20 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import structlog
-
+from delivery.commit_task import Text, ended, why
 from delivery.model import Partition
 from delivery.ports import NOTHING, CommitRefused, Member
-
-log = structlog.get_logger(__name__)
 
 COMMIT_TIMEOUT_S = 3.0
 # In the revoke callback, with everybody waiting for us.
 REBALANCE_COMMIT_S = 2.0
-# A cancelled commit has nothing to wait for.
-CANCEL_S = 0.1
 # Kafka does not take it now; ten tries a second would not change that.
 REFUSED_S = 0.5
+# A commit of up to so many parts, when Kafka does not take it in one: each is a request of some milliseconds.
+MOST_PARTS = 64
 
 REBALANCING = "the group is rebalancing"
 NOT_OURS = "the partition is not ours any more"
@@ -40,7 +37,7 @@ class CommitPump:
         self._marks: dict[Partition, int] = {}
         self._dirty = asyncio.Event()
         self._pending: asyncio.Task[None] | None = None
-        self._refused = False
+        self._parts = 1
         self._hurry = asyncio.Event()
         self._acknowledged: dict[Partition, int] = {}
         # Told when Kafka has acknowledged a commit of the partition.
@@ -48,7 +45,7 @@ class CommitPump:
         # The epoch whose assignment has been revoked.
         self._closed_in = -1
         self._beside: dict[Partition, tuple[int, str]] = {}
-        self._waiting: dict[Partition, _Text] = {}
+        self._waiting: dict[Partition, Text] = {}
         self._putting: asyncio.Task[None] | None = None
 
     def mark(self, partition: Partition, next_offset: int) -> None:
@@ -75,6 +72,10 @@ class CommitPump:
         """False while the group rebalances."""
         return self._member.settled_in and self._closed_in != self._member.epoch
 
+    def marked(self, partition: Partition) -> bool:
+        """Something of it is settled, and Kafka has not acknowledged that yet."""
+        return partition in self._marks
+
     def hurry(self) -> None:
         """Commit without waiting for the interval."""
         self._hurry.set()
@@ -87,11 +88,26 @@ class CommitPump:
                 async with asyncio.timeout(self._interval_s):
                     await self._hurry.wait()
             self._hurry.clear()
-            if self.open and self._pending is None:
-                self._refused = False
-                await self._commit_alone(COMMIT_TIMEOUT_S)
-                if self._refused:
-                    await asyncio.sleep(REFUSED_S)
+            if self.open and self._pending is None and not await self._commit_in_parts():
+                await asyncio.sleep(REFUSED_S)
+
+    async def _commit_in_parts(self) -> bool:
+        """What is settled, all of it at once as long as Kafka takes it. False when something was refused.
+
+        One queue that it takes no commit for must not keep the others: then there are more parts each time, and what
+        was refused comes last. Two refusals end a round, since they are not about one queue.
+        """
+        waiting, refused = list(self._marks), 0
+        size = max(1, -(-len(waiting) // self._parts))
+        for start in range(0, len(waiting) or 1, size):
+            part = waiting[start : start + size]
+            if refused == 2 or self._pending is not None or not self.open:
+                break
+            if not await self._commit_alone(COMMIT_TIMEOUT_S, part):
+                refused += 1
+                self._marks |= {p: self._marks.pop(p) for p in part if p in self._marks}
+        self._parts = min(2 * self._parts, MOST_PARTS) if refused else 1
+        return not refused
 
     async def prove(
         self, offsets: Mapping[Partition, int], timeout_s: float, beside: Mapping[Partition, str] = NOTHING
@@ -105,7 +121,7 @@ class CommitPump:
             raise CommitRefused(REBALANCING)
         self._beside |= {partition: (offsets[partition], text) for partition, text in beside.items()}
         task = self._begin(offsets, timeout_s, "proof")
-        await _ended(task, timeout_s)
+        await ended(task, timeout_s)
         if not task.done() or task.cancelled():
             raise CommitRefused("given up")
         task.result()
@@ -115,7 +131,7 @@ class CommitPump:
 
         Queues that ask at the same time share a commit, and what is settled goes with it.
         """
-        wanted = self._waiting[partition] = _Text(partition, offset, text)
+        wanted = self._waiting[partition] = Text(partition, offset, text)
         if self._putting is None or self._putting.done():
             self._putting = asyncio.create_task(self._put_all(), name="put beside")
         try:
@@ -134,19 +150,20 @@ class CommitPump:
             await self._idle()
             batch, self._waiting = [*self._waiting.values()], {}
             began, epoch = asyncio.get_running_loop().time(), self._member.epoch
+            several = len(self._marks.keys() | {wanted.partition for wanted in batch}) > 1
             refused = await self._put(batch)
             # One queue that Kafka takes no commit for must not keep the others.
-            for wanted in batch if refused not in (None, REBALANCING) and len(batch) > 1 else ():
+            for wanted in batch if refused not in (None, REBALANCING) and several else ():
                 late = asyncio.get_running_loop().time() - began >= COMMIT_TIMEOUT_S
                 if late or self._member.epoch != epoch:
                     break
                 await self._idle()
-                await self._put([wanted])
+                await self._put([wanted], alone=True)
             for wanted in batch:
                 wanted.end(refused)
 
-    async def _put(self, batch: Sequence[_Text]) -> str | None:
-        """Commit these together; why not, when they were refused together. Of one alone that is its end."""
+    async def _put(self, batch: Sequence[Text], *, alone: bool = False) -> str | None:
+        """Commit these together; why not, when they were refused together. Of one `alone` that is its end."""
         if self._closed_in == self._member.epoch:
             return REBALANCING
         owned = self._member.assigned
@@ -158,16 +175,16 @@ class CommitPump:
             return None
         beside = {wanted.partition: (wanted.offset, wanted.text) for wanted in batch}
         self._beside |= beside
-        offsets = {partition: offset for partition, offset in self._marks.items() if partition in owned}
+        offsets = {} if alone else {p: offset for p, offset in self._marks.items() if p in owned}
         offsets |= {partition: offset for partition, (offset, _) in beside.items()}
         task = self._begin(offsets, COMMIT_TIMEOUT_S, "put beside")
-        await _ended(task, COMMIT_TIMEOUT_S)
-        refused = _why(task, len(batch))
+        await ended(task, COMMIT_TIMEOUT_S)
+        refused = why(task, len(batch))
         for wanted in batch:
             if refused is not None and self._beside.get(wanted.partition) == beside[wanted.partition]:
                 # It may be there or not. Whatever is committed next takes it away.
                 del self._beside[wanted.partition]
-            if refused is None or len(batch) == 1:
+            if refused is None or alone:
                 wanted.end(refused)
         return refused
 
@@ -235,63 +252,21 @@ class CommitPump:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         while self._pending is not None and (left_s := end - loop.time()) > 0:
-            await _ended(self._pending, left_s)
+            await ended(self._pending, left_s)
 
-    async def _commit_alone(self, timeout_s: float) -> None:
+    async def _commit_alone(self, timeout_s: float, of: Collection[Partition] | None = None) -> bool:
+        """Commit the marks of these, or all; they are kept, whatever Kafka says. False when it refuses."""
         owned = self._member.assigned
-        sent = {partition: offset for partition, offset in self._marks.items() if partition in owned}
+        wanted = self._marks.keys() if of is None else of
+        sent = {
+            partition: self._marks[partition] for partition in wanted if partition in self._marks and partition in owned
+        }
         if not sent:
-            self._marks.clear()
-            self._dirty.clear()
-            return
+            for partition in self._marks.keys() - owned:
+                del self._marks[partition]
+            if not self._marks:
+                self._dirty.clear()
+            return True
         task = self._begin(sent, timeout_s, "commit")
-        await _ended(task, timeout_s)
-        # The marks are kept, whatever the client raises.
-        self._refused = _why(task, len(sent)) is not None and _is_refused(task)
-
-
-class _Text:
-    """What somebody waits for to be put beside an offset."""
-
-    __slots__ = ("done", "offset", "partition", "refused", "text")
-
-    def __init__(self, partition: Partition, offset: int, text: str) -> None:
-        self.partition, self.offset, self.text = partition, offset, text
-        self.done = asyncio.Event()
-        self.refused: str | None = None
-
-    def end(self, refused: str | None) -> None:
-        """It is there, or is not; what was said first counts."""
-        if not self.done.is_set():
-            self.refused = refused
-            self.done.set()
-
-
-def _is_refused(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and isinstance(task.exception(), CommitRefused)
-
-
-def _why(task: asyncio.Task[None], partitions: int) -> str | None:
-    """Why a commit that has been waited for is not known to have been taken; None: it was."""
-    if not task.done() or task.cancelled():
-        return "given up"
-    error = task.exception()
-    if error is None:
-        return None
-    if _is_refused(task):
-        log.warning("commit refused", partitions=partitions, error=str(error))
-    else:
-        log.error("commit failed", partitions=partitions, exc_info=error)
-    return str(error) or type(error).__name__
-
-
-async def _ended(task: asyncio.Task[None], timeout_s: float) -> None:
-    """Wait for a commit; cancel one that takes longer.
-
-    It would be retried after the rebalance, with the new generation, over the new owner's offset.
-    """
-    _, late = await asyncio.wait([task], timeout=timeout_s)
-    if late:
-        log.warning("commit given up", after_s=round(timeout_s, 3))
-        task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_S)
+        await ended(task, timeout_s)
+        return why(task, len(sent)) is None

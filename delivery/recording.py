@@ -66,7 +66,8 @@ class Recording:
         await self._write(self._tenure.standing)
 
     async def _write(self, standing: Standing) -> None:
-        await write(self._tenure, self._ledger, standing)
+        async with self._tenure.pen:
+            await write(self._tenure, self._ledger, standing)
 
 
 def _attempted(standing: Standing) -> int | None:
@@ -76,7 +77,7 @@ def _attempted(standing: Standing) -> int | None:
 
 
 async def write(tenure: Tenure, ledger: Ledger, standing: Standing) -> None:
-    """This standing, whatever was written last."""
+    """This standing, whatever was written last. Whoever calls has the tenure's pen."""
     # The very object, since that is what is looked for after every delivery.
     tenure.recorded = FRESH if standing == FRESH else standing
     with tenure.telling():

@@ -11,7 +11,7 @@ from delivery.ports import DeadLetters, DeadLetterTooLarge, Meter
 from delivery.tenure import Tenure
 
 # A commit that is acknowledged wakes; what was refused, or could not be tried, is asked for again so often.
-LOOK_S = 0.005
+LOOK_S = 0.1
 
 
 class Settle:
@@ -48,14 +48,15 @@ class Settle:
     async def keep_up(self, tenure: Tenure, most: int) -> None:
         """Wait until at most `most` offsets are settled and not known to be committed: so many are sent twice at most.
 
-        Ends with the tenure.
+        Ends with the tenure, and when there is nothing to wait for: what was settled before a queue was another's for a
+        moment is not committed any more.
         """
         partition = tenure.partition
         if self._ahead(tenure) <= most:
             return
         self._pump.watched[partition] = tenure.wake
         try:
-            while tenure.exit() is None and self._ahead(tenure) > most:
+            while tenure.exit() is None and self._ahead(tenure) > most and self._pump.marked(partition):
                 self._pump.hurry()
                 await tenure.wait(LOOK_S)
         finally:

@@ -32,8 +32,9 @@ class Tenure:
         self.standing: Standing = FRESH
         # What the ledger holds, as far as this owner knows.
         self.recorded: Standing = FRESH
-        # It is being told something: whether that arrives before the queue is another's is not known.
-        self.writing = False
+        # Who tells the ledger something, one after the other, since what is told last stays.
+        self.pen = asyncio.Lock()
+        self._telling = 0
         self.orders: Orders = NO_ORDERS
         self.mailbox: Mailbox | None = None
         self.ready = False
@@ -89,11 +90,16 @@ class Tenure:
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
         """The ledger is about to be told something: when the queue is lost meanwhile, the hand-over says it."""
-        self.writing = True
+        self._telling += 1
         try:
             yield
         finally:
-            self.writing = False
+            self._telling -= 1
+
+    @property
+    def writing(self) -> bool:
+        """The ledger is being told something: whether that arrives before the queue is another's is not known."""
+        return self._telling > 0
 
     def stop(self) -> None:
         """The worker stops: no new request, but what is in flight still counts."""

@@ -16,6 +16,7 @@ class Herd:
         self._chance = chance
         self._fell: set[str] = set()
         self._until = 0.0
+        self._more = False
 
     def __contains__(self, queue: str) -> bool:
         """It fell, and has not been looked at since."""
@@ -23,22 +24,24 @@ class Herd:
 
     @property
     def many(self) -> bool:
-        """They fell together, and are to be looked at soon: at the next sweep they may have started."""
-        return len(self._fell) > HERD
+        """They fell together, or with those before, and are to be looked at soon: at the next sweep they may run."""
+        return self._more or len(self._fell) > HERD
 
-    def add(self, queue: str) -> None:
-        """This one fell."""
+    def add(self, queue: str, now: float) -> None:
+        """This one fell; within a sweep after a herd it belongs to that."""
         self._fell.add(queue)
+        self._more = self._more or now < self._until
 
     def leave(self, queue: str) -> None:
         """It is another's now."""
         self._fell.discard(queue)
 
-    def put_apart(self, owned: Mapping[str, Standing], now: float) -> dict[str, float]:
-        """The new due times, none when they are few; those that fall within a sweep after a herd belong to it."""
-        due = {q: at for q in self._fell if q in owned and (at := owned[q].due_at) is not None}
+    def put_apart(self, halted: Mapping[str, Standing], now: float) -> dict[str, float]:
+        """The new due times, none when they are few; `halted` are the queues that no loop runs for."""
+        due = {q: at for q in self._fell if q in halted and (at := halted[q].due_at) is not None}
         self._fell.clear()
-        apart = spread(due, [self._chance() for _ in due], now, more=now < self._until)
+        apart = spread(due, [self._chance() for _ in due], now, more=self._more)
+        self._more = False
         if len(apart) > HERD:
             self._until = now + self._sweep_s
         return apart

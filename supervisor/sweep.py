@@ -76,7 +76,7 @@ class Sweep:
         self._owned[tenure.partition.topic] = Owned(tenure=tenure)
         if tenure.standing.due_at is not None and not tenure.standing.apart:
             # Their former owner ended before it could put them apart.
-            self._herd.add(tenure.partition.topic)
+            self._herd.add(tenure.partition.topic, self._clock.monotonic())
             self._look_soon()
         if tenure.standing.due_at is None or tenure.standing.apart or self._unfinished(tenure):
             self._carry_out(tenure.partition.topic)
@@ -146,8 +146,10 @@ class Sweep:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
+        if self._stopping:
+            return
         moved: list[tuple[Owned, Standing]] = []
-        standings = {queue: owned.tenure.standing for queue, owned in self._owned.items()}
+        standings = {queue: owned.tenure.standing for queue, owned in self._owned.items() if owned.loop is None}
         for queue, at in self._herd.put_apart(standings, self._clock.monotonic()).items():
             owned = self._owned[queue]
             owned.cancel_timer()
@@ -161,9 +163,13 @@ class Sweep:
 
     async def _store_all(self, moved: Sequence[tuple[Owned, Standing]]) -> None:
         for owned, standing in moved:
-            # Meanwhile the queue may have been lost, or its loop started.
-            if not owned.tenure.lost and owned.tenure.standing is standing:
-                await self._store(owned.tenure, standing)
+            try:
+                async with owned.tenure.pen:
+                    # Meanwhile the queue may have been lost, or its loop started.
+                    if not owned.tenure.lost and owned.loop is None and owned.tenure.standing is standing:
+                        await write(owned.tenure, self._ledger, standing)
+            except Exception as error:
+                log.error("a due time could not be written down", endpoint=owned.tenure.endpoint.label, exc_info=error)
 
     def _apply(self, *queues: str) -> None:
         if self._stopping:
@@ -247,7 +253,7 @@ class Sweep:
         log.warning("halted", **names, reason=reason, detail=detail, starts_in_s=pause_s)
         queue = tenure.partition.topic
         if self._owned.get(queue) is owned:
-            self._herd.add(queue)
+            self._herd.add(queue, self._clock.monotonic())
             if self._herd.many:
                 self._look_soon()
 
@@ -259,7 +265,8 @@ class Sweep:
 
     async def _store(self, tenure: Tenure, standing: Standing) -> None:
         tenure.standing = standing
-        await write(tenure, self._ledger, standing)
+        async with tenure.pen:
+            await write(tenure, self._ledger, standing)
 
     async def stop(self, drain_s: float, hurry: asyncio.Event) -> bool:
         """Wait for the loops to end by themselves, `drain_s` at most and not at all when told to hurry.

@@ -115,6 +115,7 @@ class Worker:
         self._clock = clock
         self._shares = shares
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._told_dead: set[str] = set()
         self._connected = False
         self.port: int | None = None
 
@@ -132,8 +133,9 @@ class Worker:
             return FAILED
         finally:
             await self._disconnect()
-        dead = self.dead_tasks()
-        return FAILED if dead else 0
+        # One may also have ended while the others were stopped.
+        self._tell_dead()
+        return FAILED if self._told_dead else 0
 
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
@@ -182,9 +184,13 @@ class Worker:
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([stopping, *self._tasks.values()], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        for name, task in self._tasks.items():
-            if task.done() and not task.cancelled():
-                log.error("a part of the worker ended", part=name, exc_info=task.exception())
+        self._tell_dead()
+
+    def _tell_dead(self) -> None:
+        for name in self.dead_tasks():
+            if name not in self._told_dead:
+                self._told_dead.add(name)
+                log.error("a part of the worker ended", part=name, exc_info=self._tasks[name].exception())
 
     async def _drain(self, hurry: asyncio.Event) -> None:
         """Send no more, let what is in flight end, commit what is settled, leave the groups.
@@ -233,7 +239,8 @@ class Worker:
         await self._members[1].stop()
 
     async def _disconnect(self, *, everything: bool = True) -> None:
-        await end(self._tasks.values())
+        for name in await end(self._tasks.values()):
+            log.warning("closing takes too long", part=name)
         closing = {
             name: asyncio.create_task(self._stop_service(name, service)) for name, service in self._services.items()
         }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from supervisor.ending import CLOSE_S, close, end
+import pytest
+
+from supervisor.ending import AGAIN_S, CLOSE_S, ROUNDS, close, end
 from tests.virtual_time import in_virtual_time, time_passes
 
 
@@ -23,8 +25,24 @@ async def _swallows_a_cancellation() -> None:
 async def test_a_task_that_has_swallowed_its_cancellation_is_cancelled_again() -> None:
     tasks = [asyncio.create_task(run()) for run in (_for_ever, _swallows_a_cancellation)]
     await time_passes(0.1)
-    await end(tasks)
+    assert await end(tasks) == []
     assert all(task.cancelled() for task in tasks)
+
+
+@in_virtual_time
+async def test_a_task_that_never_ends_is_given_up_and_named() -> None:
+    async def stubborn() -> None:
+        for _ in range(ROUNDS + 1):
+            with contextlib.suppress(asyncio.CancelledError):
+                await _for_ever()
+
+    task = asyncio.create_task(stubborn(), name="stubborn")
+    await time_passes(0.1)
+    began = asyncio.get_running_loop().time()
+    assert await end([task]) == ["stubborn"]
+    assert asyncio.get_running_loop().time() - began == pytest.approx(ROUNDS * AGAIN_S)
+    task.cancel()
+    await asyncio.wait([task])
 
 
 @in_virtual_time

@@ -140,10 +140,10 @@ async def test_exactly_what_was_given_is_sent(wire: Wire) -> None:
 
 @pytest.mark.asyncio
 async def test_an_endpoint_that_never_answers_ends_at_the_deadline_with_an_unknown_outcome(wire: Wire) -> None:
-    answer = await send(wire, HANG, timeout_s=0.1)
+    answer = await send(wire, HANG, timeout_s=0.5)
     assert isinstance(answer, NoAnswer)
     assert (answer.kind, answer.outcome) == (NoAnswerKind.TIMEOUT, Outcome.UNKNOWN)
-    assert 0.1 <= answer.elapsed_s < 2
+    assert 0.5 <= answer.elapsed_s < 5
 
 
 @pytest.mark.asyncio

@@ -161,8 +161,45 @@ async def test_an_error_that_nobody_expected_ends_neither_the_pump_nor_the_marks
     member.refusals.append(RuntimeError("a client's bug"))
     async with running(member) as pump:
         pump.mark(A, 3)
-        await time_passes(3 * INTERVAL_S)
+        await time_passes(REFUSED_S + 3 * INTERVAL_S)
         assert member.offsets == {A: 3}
+
+
+@in_virtual_time
+async def test_a_queue_that_kafka_refuses_keeps_no_other_from_being_committed() -> None:
+    queues = [Partition(f"p.acme.{n}.queue", 0) for n in range(40)]
+    member = Choosy(*queues)
+    member.refused = {queues[7], queues[20]}
+    async with running(member) as pump:
+        for offset in range(1, 4):
+            for queue in queues:
+                pump.mark(queue, offset)
+            await time_passes(10.0)
+            assert {queue: member.offsets.get(queue, 0) for queue in queues} == {
+                queue: 0 if queue in member.refused else offset for queue in queues
+            }
+        member.refused = set()
+        await time_passes(REFUSED_S + 3 * INTERVAL_S)
+        assert set(member.offsets.values()) == {3}
+        pump.mark(queues[0], 9)
+        pump.mark(queues[1], 9)
+        commits = len(member.commits)
+        await time_passes(3 * INTERVAL_S)
+        assert len(member.commits) == commits + 1, "in one again"
+
+
+@in_virtual_time
+async def test_nobody_waits_for_a_commit_that_will_not_be_made_since_the_queue_was_anothers_for_a_moment() -> None:
+    member = FakeMember(A)
+    member.gate = asyncio.Event()
+    kit, tenure, _ = settling(member)
+    kit.settle.complete(tenure, read_delivery(queued(0, queue=A.topic)))
+    waiting = asyncio.create_task(kit.settle.keep_up(tenure, 0))
+    await time_passes(1.0)
+    assert not waiting.done()
+    kit.pump.reassigned([], lapsed=False)
+    await time_passes(1.0)
+    assert waiting.done()
 
 
 @in_virtual_time
@@ -335,6 +372,16 @@ async def test_a_queue_that_kafka_refuses_keeps_no_other_from_its_mark() -> None
     ends = await asyncio.gather(*(pump.put_beside(one, 3, "x") for one in (A, B, C)), return_exceptions=True)
     assert [isinstance(end, CommitRefused) for end in ends] == [False, True, False]
     assert member.texts == {A: "x", C: "x"}
+
+
+@in_virtual_time
+async def test_a_queue_that_kafka_refuses_keeps_no_other_from_its_mark_by_what_is_settled_either() -> None:
+    member = Choosy(A, B)
+    member.refused = {B}
+    pump = CommitPump(member, INTERVAL_S)
+    pump.mark(B, 3)
+    await pump.put_beside(A, 3, "x")
+    assert member.texts == {A: "x"}
 
 
 @in_virtual_time
