@@ -15,8 +15,6 @@ COMMIT_TIMEOUT_S = 3.0
 REBALANCE_COMMIT_S = 2.0
 # Kafka does not take it now; ten tries a second would not change that.
 REFUSED_S = 0.5
-# A commit of up to so many parts, when Kafka does not take it in one: each is a request of some milliseconds.
-MOST_PARTS = 64
 
 REBALANCING = "the group is rebalancing"
 NOT_OURS = "the partition is not ours any more"
@@ -37,7 +35,9 @@ class CommitPump:
         self._marks: dict[Partition, int] = {}
         self._dirty = asyncio.Event()
         self._pending: asyncio.Task[None] | None = None
-        self._parts = 1
+        # What was refused, and in how many parts it is tried again.
+        self._suspects: dict[Partition, None] = {}
+        self._parts = 2
         self._hurry = asyncio.Event()
         self._acknowledged: dict[Partition, int] = {}
         # Told when Kafka has acknowledged a commit of the partition.
@@ -59,6 +59,7 @@ class CommitPump:
         self._marks.pop(partition, None)
         self._acknowledged.pop(partition, None)
         self._beside.pop(partition, None)
+        self._suspects.pop(partition, None)
         wanted = self._waiting.pop(partition, None)
         if wanted is not None:
             wanted.end(NOT_OURS)
@@ -92,21 +93,28 @@ class CommitPump:
                 await asyncio.sleep(REFUSED_S)
 
     async def _commit_in_parts(self) -> bool:
-        """What is settled, all of it at once as long as Kafka takes it. False when something was refused.
+        """What is settled, in one commit as long as Kafka takes it. False when something was refused.
 
-        One queue that it takes no commit for must not keep the others: then there are more parts each time, and what
-        was refused comes last. Two refusals end a round, since they are not about one queue.
+        One queue that it takes no commit for must not keep the others. What was refused together is tried again in
+        parts, more of them when none was taken; two refusals end a round, since they are not about one queue.
         """
-        waiting, refused = list(self._marks), 0
-        size = max(1, -(-len(waiting) // self._parts))
-        for start in range(0, len(waiting) or 1, size):
-            part = waiting[start : start + size]
+        suspects = [partition for partition in self._suspects if partition in self._marks]
+        size = max(1, -(-len(suspects) // self._parts))
+        parts = [[partition for partition in self._marks if partition not in self._suspects]]
+        parts += [suspects[start : start + size] for start in range(0, len(suspects), size)]
+        refused = taken = 0
+        for part in parts:
             if refused == 2 or self._pending is not None or not self.open:
                 break
-            if not await self._commit_alone(COMMIT_TIMEOUT_S, part):
+            for partition in part:
+                self._suspects.pop(partition, None)
+            if await self._commit_alone(COMMIT_TIMEOUT_S, part):
+                taken += bool(part)
+            else:
+                # Behind the others, so that two such queues keep nobody either.
+                self._suspects |= dict.fromkeys(part)
                 refused += 1
-                self._marks |= {p: self._marks.pop(p) for p in part if p in self._marks}
-        self._parts = min(2 * self._parts, MOST_PARTS) if refused else 1
+        self._parts = max(2, min(2 * self._parts, len(self._suspects))) if refused and not taken else 2
         return not refused
 
     async def prove(

@@ -50,12 +50,12 @@ class Recording:
         tenure = self._tenure
         if standing == tenure.recorded:
             return
-        if _attempted(standing) != _attempted(tenure.recorded):
-            with tenure.telling():
+        with tenure.telling():
+            if _attempted(standing) != _attempted(tenure.recorded):
                 await self._settle.keep_up(tenure, 0)
-            if tenure.lost:
-                return
-        await self._write(standing)
+                if tenure.lost:
+                    return
+            await self._write(standing)
 
     async def tell_next_owner(self) -> None:
         """What came of what was under way when the queue was lost: the next owner waits for it.
