@@ -76,7 +76,7 @@ class Place:
 
 
 @pytest.mark.asyncio
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_each_dead_letter_of_a_run_in_which_anything_happens_agrees_with_its_endpoint(system: System) -> None:
     place = Place(system)
     reader = HalfReader(Unruly("halfread", SEED, {"fine": 50, "later": 20, "gone": 30}))
@@ -105,7 +105,7 @@ async def test_each_dead_letter_of_a_run_in_which_anything_happens_agrees_with_i
             await place.has_begun(EVENTS * (n + 1) // (KILLS + 2))
             blows.append(await cluster.kill())
             await cluster.join()
-        await place.settled(300 if TEST_IS_LONG else 90)
+        await place.settled(500 if TEST_IS_LONG else 120)
         assert {await worker.stop() for worker in cluster.living} == {0}
         await place.look()
 
