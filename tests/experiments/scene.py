@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import tempfile
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -118,16 +119,26 @@ class Experiment:
         ]
 
 
+def _where(stopped: BaseException | None) -> str:
+    """The lines of ours that were waiting when a time limit struck."""
+    frames = traceback.extract_tb(None if stopped is None else stopped.__traceback__)
+    ours = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if "tests" in Path(frame.filename).parts]
+    return "in " + " ".join(ours[-3:])
+
+
 async def play(scene: Scene, experiment: Experiment, stage: Stage) -> list[Figure]:
     """Run one scene; whatever goes wrong is a missed figure and ends no other scene."""
     sheet = Sheet(experiment.name, scene.name)
     # Generous: whatever takes so long has gone wrong.
     limit_s = 4 * scene.about_s[stage.size.quick] + 60
+    limit = asyncio.timeout(limit_s)
     try:
-        async with asyncio.timeout(limit_s):
+        async with limit:
             await scene.run(stage, sheet)
     except Exception as failed:
         # The first line: the rest is a log.
         said = f"{type(failed).__name__}: {failed}".splitlines()[0][:200]
+        if limit.expired():
+            said = f"not within {limit_s} s, {_where(failed.__cause__)}"
         sheet.judge("it comes to its end", said, "it does", False)
     return sheet.figures
