@@ -27,6 +27,9 @@ UNDECIDED_S = 0.2
 FENCED_S = 1.0
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
+# Twice as long as Kafka keeps a transaction open: it has ended it by then. The client waits for ever for an answer that
+# it has missed.
+WRITE_S = 60.0
 # One transaction, at most.
 STOP_S = 10.0
 
@@ -117,7 +120,8 @@ class Fanout:
         if mailbox.closed:
             return
         mailbox.drop(planned.taken)
-        await producer.write(planned.records, {mailbox.partition: batch[planned.taken - 1].offset + 1})
+        async with asyncio.timeout(WRITE_S):
+            await producer.write(planned.records, {mailbox.partition: batch[planned.taken - 1].offset + 1})
         self._count(planned)
 
     def _writable(self, planned: Planned) -> None:
@@ -151,7 +155,8 @@ class Lane:
     """One source partition and its producer.
 
     It is told to end by a flag and never cancelled: a lane that survived its end in the middle of a transaction
-    fenced its successor for ever.
+    fenced its successor for ever. A transaction that does not end is given up with its producer; the next one fences
+    that.
     """
 
     def __init__(

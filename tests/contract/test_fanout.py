@@ -1,4 +1,4 @@
-"""A fan-out lane that another producer fenced, and what the fan-out says of its lanes."""
+"""A fan-out lane that another producer fenced, or whose transaction hangs, and what the fan-out says of its lanes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from delivery.fanout import FENCED_S, Fanout
+from delivery.fanout import FENCED_S, WRITE_S, Fanout
 from delivery.lanes import LaneProducer
 from delivery.model import OutgoingRecord, Partition
 from delivery.policy.fan_out import FanoutPlan, TopicLimits
@@ -149,3 +149,20 @@ async def test_a_lane_counts_as_open_until_its_last_transaction_has_ended() -> N
     await others()
     assert scene.fanout.sources == frozenset()
     task.cancel()
+
+
+@in_virtual_time
+async def test_a_transaction_that_never_ends_is_given_up_and_its_events_are_queued_by_the_next_producer() -> None:
+    scene = Scene()
+    scene.broker.gates.append(asyncio.Event())
+    task = asyncio.create_task(scene.fanout.run())
+    scene.produce(0, 1)
+    await time_passes(WRITE_S - 1)
+    assert len(scene.broker.started_at) == 1, "Kafka may be slow"
+    scene.broker.gates.clear()
+    await time_passes(2)
+    assert scene.ids == ["msg_0", "msg_1"]
+    assert len(scene.broker.started_at) == 2
+    assert scene.broker.open == 1, "the one that hung is closed"
+    task.cancel()
+    await scene.fanout.stop()
