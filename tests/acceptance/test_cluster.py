@@ -220,7 +220,7 @@ async def test_kg01_nothing_to_do_for_three_poll_intervals_costs_no_membership(s
     assert [(await worker.get("/readyz"))[0] for worker in workers] == [200] * 3
     assert [system.server.count(path) for path in paths] == [5] * 6
     await system.produce(topic, [b"{}"], [("event-type", b"good")])
-    await system.server.arrived(idle, 1, 5)
+    await system.server.arrived(idle, 1, 20)
 
 
 @pytest.mark.asyncio

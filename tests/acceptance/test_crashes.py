@@ -210,7 +210,7 @@ async def test_a_worker_that_was_frozen_beyond_its_session_repeats_no_more_than_
             print(f"\nafter the thaw it sent what others had sent meanwhile: {stale}")
             # What it was about to write when it was frozen goes out when it is thawed, and no more than that.
             assert max(Counter(path for path, _ in stale).values(), default=0) <= 1
-            assert max((late_s for _, late_s in stale), default=0.0) <= 0.5
+            assert max((late_s for _, late_s in stale), default=0.0) <= 3.0
             assert worker.process.returncode is None
             # It is let in again.
             await worker.ready(10)

@@ -91,7 +91,7 @@ async def test_a_record_that_waits_for_its_next_attempt_is_cancelled_and_the_nex
 
     said = await ordered(system, "cancel", "acme", "billing")
     assert stuck in said
-    await system.server.arrived(path, 2, 5)
+    await system.server.arrived(path, 2, 20)
     assert system.server.order(path) == [stuck, waiting]
     (letter,) = await system.dead_letters("acme", 1)
     assert (letter["reason"], letter["fault"], letter["attempts"]) == ("cancelled", "pipeline", "1")
@@ -198,7 +198,7 @@ async def test_five_410_disable_an_endpoint_over_restarts_until_it_is_resumed(sy
     assert system.server.count(path) == 5
     system.server.script(path, always(204))
     await ordered(system, "resume", "acme", "billing")
-    await system.server.arrived(path, 10, 5)
+    await system.server.arrived(path, 10, 20)
 
 
 @pytest.mark.asyncio

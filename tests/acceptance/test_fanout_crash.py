@@ -109,14 +109,15 @@ async def _fill(system: System, topic: str, sent: list[list[str]], enough: async
 async def test_a_fan_out_that_was_frozen_and_taken_for_dead_goes_on_and_queues_nothing_twice(system: System) -> None:
     topic = system.source("orders")
     system.server.script(system.endpoint("acme", "e0", topic), hang())
+    system.settings["DELIVERY_SESSION_TIMEOUT_S"] = "30"
     await system.create(topic, partitions=PARTITIONS)
     workers = [await system.run(), await system.run()]
     frozen, other = workers
     sent = [await system.produce(topic, [b"{}"] * 50, partition=p) for p in range(PARTITIONS)]
     await system.read(system.queue("acme", "e0"), 20, PARTITIONS * 50)
     frozen.freeze()
-    await until(lambda: "a worker is not heard of any more" in other.logged(), 6, "taken for dead")
-    # Shorter than the session of 6 s: the partitions stay its own, and its lanes were fenced meanwhile.
+    await until(lambda: "a worker is not heard of any more" in other.logged(), 15, "taken for dead")
+    # Shorter than the session: the partitions stay its own, and its lanes were fenced meanwhile.
     frozen.thaw()
 
     async def fenced() -> bool:

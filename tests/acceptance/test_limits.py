@@ -59,7 +59,8 @@ class SharedQuota:
     def __init__(self, system: System) -> None:
         self.system = system
         self.topic = system.source("orders")
-        self.paths = [system.endpoint("acme", f"e{n}", self.topic) for n in range(ENDPOINTS)]
+        # A halt for the sake of Redis, where it takes long to come back, is to end within the window.
+        self.paths = [system.endpoint("acme", f"e{n}", self.topic, HALT__PAUSE_S="1") for n in range(ENDPOINTS)]
         system.settings["DELIVERY_TENANTS__ACME__QUOTA__REQUESTS"] = str(QUOTA)
         system.settings["DELIVERY_TENANTS__ACME__QUOTA__WINDOW_S"] = f"{WINDOW_S:g}"
         self.other = system.endpoint("rich", "e", self.topic)
@@ -184,7 +185,7 @@ async def test_e4_a_single_retry_after_delays_a_scope_on_three_workers(system: S
     async def book_moved() -> bool:
         return (await owners[0].state("acme/e0"))[0] == "waiting"
 
-    await until(book_moved, 3, "the endpoint that was told waits")
+    await until(book_moved, 15, "the endpoint that was told waits")
     for n in range(1, ENDPOINTS):
         ids[n] = await system.produce(topic, [b"{}"], [("event-type", f"kind{n}".encode())])
 
@@ -203,7 +204,7 @@ async def test_e4_a_single_retry_after_delays_a_scope_on_three_workers(system: S
     assert [len(system.server.requests(path)) for path in paths] == [2, 1, 1, 1, 1]
     assert min(waited) >= ASKED_S
     assert max(waited) < 2 * ASKED_S
-    assert system.server.requests(alone)[0].at - told_at < ASKED_S / 2, "who is not of the scope does not wait"
+    assert system.server.requests(alone)[0].at - told_at < ASKED_S, "who is not of the scope does not wait"
 
 
 @pytest.mark.asyncio

@@ -26,6 +26,9 @@ BURST = 8
 # What is late on its way arrives together with what follows.
 LATE_S = 0.3
 MAX_PAUSE_S = 20.0
+# Shorter than the wait before a second attempt. Beside other tests an attempt may need a tenth of a second to arrive;
+# for the endpoint one that has not is none.
+HURRY_S = "0.1" if TEST_IS_LONG else "3"
 
 
 @contextlib.asynccontextmanager
@@ -122,7 +125,9 @@ async def test_what_never_works_is_asked_less_and_less_often_and_status_says_so(
     topic = system.source("orders")
     quick = {"RETRY__MAX_ATTEMPTS": "2", "RETRY__BASE_S": "0.01", "HALT__MAX_S": f"{MAX_PAUSE_S:g}"}
     refused = system.endpoint("acme", "refused", topic, **quick)
-    hurried = system.endpoint("acme", "hurried", topic, DEADLINE_S="0.1", HALT__MAX_S=f"{MAX_PAUSE_S:g}")
+    hurried = system.endpoint(
+        "acme", "hurried", topic, DEADLINE_S=HURRY_S, RETRY__BASE_S="10", HALT__MAX_S=f"{MAX_PAUSE_S:g}"
+    )
     system.server.script(refused, always(401))
     system.server.script(hurried, always(500))
     await system.create(topic)
@@ -156,7 +161,7 @@ async def test_what_never_works_is_asked_less_and_less_often_and_status_says_so(
     }
     print(f"\npauses {pauses}, and then as status says {[row['next_start_in_s'] for row in rows.values()]}")
     for name, path, ended in (("refused", refused, {"401_403"}), ("hurried", hurried, {"5xx", "timeout"})):
-        assert pauses[path] == pytest.approx([10.0, 20.0], abs=3.0)
+        assert pauses[path] == pytest.approx([10.0, 20.0], abs=4.5)
         row = rows[name]
         assert (row["state"], row["reason"]) == ("halted", "failing")
         assert row["detail"] in ended

@@ -201,9 +201,9 @@ async def test_killed_again_and_again_every_event_is_queued_once_and_live_ones_w
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
     assert caught, "at least one was killed in the middle of a transaction"
-    assert stall_s <= 15
+    assert stall_s <= 18
     # Kafka itself takes 3 to 13 s; one look may meet a machine that is busy.
-    assert sorted(freed)[-2] <= 1, "the next run's start ends what the killed one left open"
+    assert sorted(freed)[-2] <= 2.5, "the next run's start ends what the killed one left open"
     replayed = [read_delivery(record) for endpoint in ("billing", "live") for record in await queued(system, endpoint)]
     found = [delivery.event.id for delivery in replayed if delivery.replay_of is not None]
     expected = ids([m for m in made if m.headers], "webhook-id")
@@ -394,7 +394,6 @@ async def test_interrupted_it_stops_after_the_batch_and_goes_on_when_it_is_run_a
     await write(system, made)
     async with running(system, "--rate", "20") as process, written(system) as end:
         await started(process)
-        began = time.monotonic()
 
         async def some() -> bool:
             return await end() >= 30
@@ -402,11 +401,12 @@ async def test_interrupted_it_stops_after_the_batch_and_goes_on_when_it_is_run_a
         await until(some, 30, "some are sent")
         process.send_signal(signal.SIGINT)
         out, said = await asyncio.wait_for(process.communicate(), 20)
-        took_s = time.monotonic() - began
     sent = int(out.split()[1])
     assert process.returncode == 1
     assert b"Run the same command again to go on" in said
-    assert len(await queued(system)) == sent < 200
+    records = await queued(system)
+    assert len(records) == sent < 200
+    took_s = (records[-1].timestamp - records[0].timestamp) / 1000
     assert sent <= 20 * took_s + 20, "the rate was kept"
     assert (await system.command(*REPLAY))[:2] == (0, f"acme: {200 - sent} sent again: billing {200 - sent}\n")
     assert webhook_ids(await queued(system)) == ids(made, "webhook-id")
@@ -472,7 +472,7 @@ async def test_receipts_behind_somebody_elses_open_transaction_are_waited_for(sy
     """Readers end before a transaction that is open: a run that did not wait would send everything again."""
     system.endpoint("acme", "billing", system.source("orders"))
     await topics(system, "billing")
-    made = [letter(system, n) for n in range(6)]
+    made = [letter(system, n) for n in range(20)]
     await write(system, made)
     fanout = AIOKafkaProducer(
         bootstrap_servers=system.bootstrap, transactional_id=f"{system.prefix}.fanout.orders.0", acks="all"
@@ -493,7 +493,7 @@ async def test_receipts_behind_somebody_elses_open_transaction_are_waited_for(sy
         async with running(system) as second:
             await started(second)
             pending = (await system.command("dead-letters", "list"))[1].partition(" pending")[0]
-            assert 1 <= int(pending) <= 6, "without waiting it does not see the receipts behind the transaction"
+            assert 1 <= int(pending) <= 20, "without waiting it does not see the receipts behind the transaction"
             await fanout.abort_transaction()
             out, _ = await asyncio.wait_for(second.communicate(), 30)
         assert (second.returncode, out) == (0, b"acme: 0 sent again\n")

@@ -236,7 +236,7 @@ async def test_ko08_what_a_producer_rolled_back_is_not_delivered_and_ko01_gaps_s
 
     await system.server.arrived(path, len(committed), 15)
     last = await system.produce(topic, [b"{}"])
-    await system.server.arrived(path, len(committed) + 1, 5)
+    await system.server.arrived(path, len(committed) + 1, 20)
 
     assert system.server.order(path) == committed + last
     await _committed_to_the_end(system, "delivery", system.queue("acme", "a"))

@@ -25,7 +25,11 @@ async def test_deliveries_go_on_without_redis_and_the_worker_stays_ready(
         worker = await system.run()
         ids = await system.produce(topic, [b"{}"] * 10)
         await system.all_arrived(healthy, ids)
-        assert await worker.metric("delivery_redis_up") == 1
+
+        async def is_up() -> bool:
+            return await worker.metric("delivery_redis_up") == 1
+
+        await until(is_up, 15, "Redis is there")
 
         await asyncio.to_thread(own_redis.stop)
         ids += await system.produce(topic, [b"{}"] * 10)
@@ -39,10 +43,6 @@ async def test_deliveries_go_on_without_redis_and_the_worker_stays_ready(
         assert (await worker.get("/livez"))[0] == 200
 
         await asyncio.to_thread(own_redis.start)
-
-        async def is_up() -> bool:
-            return await worker.metric("delivery_redis_up") == 1
-
         await until(is_up, 15, "it is seen that Redis is back")
         ids += await system.produce(topic, [b"{}"] * 10)
         await system.all_arrived(healthy, ids)

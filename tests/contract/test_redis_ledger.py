@@ -17,7 +17,7 @@ from delivery.model import HaltReason
 from delivery.policy.standing import FRESH, Progress, Standing
 from delivery.ports import InHand, LedgerAway, TakenOver, TokenRefused
 from supervisor.clock import SystemClock
-from tests.contract.ledger_kit import PATIENT_S, alike, connected, new_queue
+from tests.contract.ledger_kit import CLOSE_S, PATIENT_S, alike, connected, new_queue
 
 pytestmark = pytest.mark.real
 
@@ -164,11 +164,11 @@ async def test_moments_go_on_while_they_are_in_redis(raw: Redis, ledger: RedisLe
     # As if it had been written ten seconds ago.
     await raw.hincrby(ledger.key(queue), "standing_at", -10_000)
     found = (await take(ledger, queue)).standing
-    assert found.due_at == pytest.approx(now + 90, abs=0.5)
-    assert found.not_before == pytest.approx(now + 40, abs=0.5)
+    assert found.due_at == pytest.approx(now + 90, abs=CLOSE_S)
+    assert found.not_before == pytest.approx(now + 40, abs=CLOSE_S)
     assert found.in_hand is not None
-    assert found.in_hand.next_at == pytest.approx(now + 10, abs=0.5)
-    assert found.in_hand.first_at == pytest.approx(now - 13, abs=0.5)
+    assert found.in_hand.next_at == pytest.approx(now + 10, abs=CLOSE_S)
+    assert found.in_hand.first_at == pytest.approx(now - 13, abs=CLOSE_S)
 
 
 @pytest.mark.asyncio

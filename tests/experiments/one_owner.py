@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import statistics
 from collections.abc import AsyncIterator
 
 from supervisor.demo.scripts import DROP, HANG, RESET, Act, Asked, Then, always, doing, reply
@@ -14,7 +15,7 @@ from tests.experiments.scene import Experiment, Scene, Stage
 
 ATTEMPTS = 3
 LIMITS = {"RETRY__MAX_ATTEMPTS": str(ATTEMPTS), "ON_EXHAUSTED": "dead_letter"}
-DEADLINE_S = 3
+DEADLINE_S, EVENTS = 3, 5
 FINAL = "/final"
 
 
@@ -162,21 +163,26 @@ async def deadline(stage: Stage, sheet: Sheet) -> None:
         path = system.endpoint(
             "acme", "late", topic,
             RETRY__SCHEDULE=",".join(["1s"] * 9), RETRY__JITTER="none", DEADLINE_S=str(DEADLINE_S),
+            HALT__AFTER_FAILING="1000",
         )  # fmt: skip
         system.server.script(path, always(500))
         await system.create(topic)
         await stage.worker(system)
-        await system.produce(topic, [b"{}"])
-        letters = await system.dead_letters("acme", 1, timeout_s=30)
+        ids = await system.produce(topic, [b"{}"] * EVENTS)
+        letters = await system.dead_letters("acme", EVENTS, timeout_s=60)
         await asyncio.sleep(1.5)  # what started at the deadline, or after it, would be seen
-        moments = [seen.at for seen in system.server.requests(path)]
-        last_s = moments[-1] - moments[0]
-        sheet.exactly(f"requests at 0, 1 and 2 s, none at {DEADLINE_S} s", len(moments), DEADLINE_S)
+        requests = system.server.requests(path)
+        moments = [[seen.at for seen in requests if seen.webhook_id == event] for event in ids]
+        # Of the events, one after the other, few meet a machine that stands still.
+        counts = sorted(len(one) for one in moments)
+        last_s = statistics.median(one[-1] - one[0] for one in moments)
+        sheet.exactly(f"requests at 0, 1 and 2 s, none at {DEADLINE_S} s", counts[EVENTS // 2], DEADLINE_S)
+        sheet.at_most(f"most for one of {EVENTS} events", counts[-1], DEADLINE_S)
         sheet.judge("last one started after", f"{last_s:.2f} s", f"< {DEADLINE_S} s", last_s < DEADLINE_S)
-        shortest = min(later - earlier for earlier, later in itertools.pairwise(moments))
+        shortest = min(later - earlier for one in moments for earlier, later in itertools.pairwise(one))
         sheet.at_least("shortest wait", shortest, 1, " s")
-        reason = letters[0]["reason"]
-        sheet.judge("reason of the dead letter", reason, "expired", reason == "expired")
+        reasons = ", ".join({letter["reason"] for letter in letters})
+        sheet.judge("reason of the dead letters", reasons, "expired", reasons == "expired")
 
 
 ONE_OWNER = Experiment(

@@ -225,8 +225,10 @@ async def killed(stage: Stage, sheet: Sheet) -> None:
 
 
 async def _kill(worker: Worker) -> float:
+    worker.process.kill()
+    killed_at = time.monotonic()
     await worker.kill()
-    return time.monotonic()
+    return killed_at
 
 
 def repeated(seen: list[Seen], killed_at: float) -> list[float]:
@@ -242,7 +244,8 @@ def repeated(seen: list[Seen], killed_at: float) -> list[float]:
 
 
 def _uncommitted(seen: list[Seen], killed_at: float) -> int:
-    return sum(killed_at - COMMITTED_WITHIN_S <= one.ended_at and one.at <= killed_at for one in seen)
+    # What was sent just before may be noted just after.
+    return sum(killed_at - COMMITTED_WITHIN_S <= one.ended_at and one.at <= killed_at + 1 for one in seen)
 
 
 _WHERE = "requests; billed; delivered; time"
