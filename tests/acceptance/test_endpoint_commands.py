@@ -184,17 +184,21 @@ async def test_hl08_what_waits_for_a_removed_endpoint_is_dead_lettered_and_its_q
 
 @pytest.mark.asyncio
 async def test_five_410_disable_an_endpoint_over_restarts_until_it_is_resumed(system: System) -> None:
-    topic = system.source("orders")
+    topic, other = system.source("orders"), system.source("other")
     path = system.endpoint("acme", "billing", topic, HALT__PAUSE_S="1")
+    beside = system.endpoint("acme", "beside", other, HALT__PAUSE_S="1")
     system.server.script(path, always(410))
-    await system.create(topic)
+    system.server.script(beside, always(404))
+    await system.create(topic, other)
     worker = await system.run()
     await system.produce(topic, [b"{}"] * 10)
     await stands(system, "disabled", "gone")
     assert await worker.stop() == 0
     await system.run()
     await stands(system, "disabled", "gone")
-    await asyncio.sleep(3)  # three pauses of a halt, without a request
+    # Another one halts and comes back three times meanwhile.
+    await system.produce(other, [b"{}"] * 20)
+    await system.server.arrived(beside, 20, 30)
     assert system.server.count(path) == 5
     system.server.script(path, always(204))
     await ordered(system, "resume", "acme", "billing")

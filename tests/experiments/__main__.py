@@ -12,11 +12,12 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress_bar import ProgressBar
 
 from tests.experiments.dead_endpoint import DEAD_ENDPOINT
 from tests.experiments.flaky_call import FLAKY_CALL
@@ -35,6 +36,14 @@ AT_ONCE = 6
 Chosen = tuple[Experiment, Scene]
 
 
+class TimeBar(ProgressColumn):
+    """How much of the time that a scene takes has gone by."""
+
+    def render(self, task: Task) -> ProgressBar:
+        """As rich draws its bars."""
+        return ProgressBar(total=task.total, completed=min(task.elapsed or 0.0, task.total or 0.0), width=40)
+
+
 class Watch:
     """Says what runs: bars on a terminal, a line at the end of each scene elsewhere."""
 
@@ -47,19 +56,12 @@ class Watch:
         """While a scene runs."""
         label, began = f"{experiment.name} {scene.name}", time.monotonic()
         task = self._progress.add_task(label, total=scene.about_s[self._quick])
-        ticking = asyncio.create_task(self._tick(lambda: self._progress.advance(task, 1)))
         try:
             yield
         finally:
-            ticking.cancel()
             self._progress.remove_task(task)
             if not self._terminal:
                 print(f"experiments: {label}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-
-    async def _tick(self, advance: Callable[[], None]) -> None:
-        while True:
-            await asyncio.sleep(1)  # a clock that ticks
-            advance()
 
 
 async def run_all(chosen: Sequence[Chosen], stage: Stage, watch: Watch) -> dict[Chosen, list[Figure]]:
@@ -128,7 +130,7 @@ def main() -> int:
         os.execv(with_kafka, [with_kafka, sys.executable, "-m", "tests.experiments", *sys.argv[1:]])
     began = time.monotonic()
     size = QUICK if args.quick else FULL
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), TimeBar(), TimeElapsedColumn())
     console = Console(stderr=True)
 
     async def measure() -> dict[Chosen, list[Figure]]:
