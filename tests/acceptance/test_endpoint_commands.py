@@ -35,6 +35,14 @@ async def stands(system: System, state: str, reason: str = "", timeout_s: float 
     await until(so, timeout_s, f"{LABEL} {state} {reason}")
 
 
+async def others_go_on(system: System, topic: str, beside: str) -> None:
+    """Events behind those of an endpoint that stands still, one after the other: what it could send is sent by then."""
+    system.server.script(beside, always(204))
+    for count in range(1, 21):
+        await system.produce(topic, [b"{}"], [("event-type", b"other")])
+        await system.server.arrived(beside, count, 30)
+
+
 async def forget(system: System, group: str) -> None:
     """What Kafka does with a group that was empty for `offsets.retention.minutes`; no member may be left."""
     admin = AdminClient({"bootstrap.servers": system.bootstrap})
@@ -53,23 +61,25 @@ async def test_a_pause_outlives_all_workers_and_a_flushed_redis_and_a_resume_is_
 ) -> None:
     async with System(kafka_bootstrap, tmp_path, own_redis.start()) as system:
         topic = system.source("orders")
-        path = system.endpoint("acme", "billing", topic)
+        path = system.endpoint("acme", "billing", topic, EVENT_TYPES="billed")
+        for_path = [("event-type", b"billed")]
+        beside = system.endpoint("acme", "beside", topic, EVENT_TYPES="other")
         system.server.script(path, always(204))
         await system.create(topic)
         await system.run()
-        await system.produce(topic, [b"{}"] * 3)
+        await system.produce(topic, [b"{}"] * 3, for_path)
         await system.server.arrived(path, 3, 15)
 
         said = json.loads(await ordered(system, "pause", "acme", "billing", "--reason", "their wish", "--json"))
         assert (said["tenant"], said["endpoint"], said["order"]) == ("acme", "billing", "pause")
         await stands(system, "paused", "paused")
-        ids = await system.produce(topic, [b"{}"] * 3)
+        ids = await system.produce(topic, [b"{}"] * 3, for_path)
         assert await system.workers[0].stop() == 0
         async with redis.asyncio.from_url(own_redis.address) as client:
             await client.flushall()
         await asyncio.gather(system.run(), system.run())
         await stands(system, "paused", "paused")
-        await asyncio.sleep(3)  # nothing may arrive meanwhile
+        await others_go_on(system, topic, beside)
         assert system.server.count(path) == 3
 
         await ordered(system, "resume", "acme", "billing")
@@ -221,18 +231,20 @@ async def test_ko06_a_queue_whose_offset_has_expired_stands_still_until_it_is_sa
     system: System,
 ) -> None:
     topic = system.source("orders")
-    path = system.endpoint("acme", "billing", topic)
+    path = system.endpoint("acme", "billing", topic, EVENT_TYPES="billed")
+    for_path = [("event-type", b"billed")]
+    beside = system.endpoint("acme", "beside", topic, EVENT_TYPES="other")
     system.server.script(path, always(204))
     await system.create(topic)
     worker = await system.run()
-    await system.produce(topic, [b"{}"] * 5)
+    await system.produce(topic, [b"{}"] * 5, for_path)
     await system.server.arrived(path, 5, 15)
     assert await worker.stop() == 0
     await forget(system, "delivery")
     worker = await system.run()
     await stands(system, "halted", "offset_lost")
-    (later,) = await system.produce(topic, [b"{}"])
-    await asyncio.sleep(2)  # nothing may be sent meanwhile
+    (later,) = await system.produce(topic, [b"{}"], for_path)
+    await others_go_on(system, topic, beside)
     assert system.server.count(path) == 5
     assert await worker.metric("delivery_halts_total", reason="offset_lost") == 1
     await ordered(system, "resume", "acme", "billing", "--from", "oldest")
