@@ -19,6 +19,7 @@ from delivery.limits import Place, Slots
 from delivery.policy.slots import LOOK_S, OFFER_S
 from supervisor.clock import SystemClock
 from tests.contract.ledger_kit import connected
+from tests.services import Service
 
 # How long a channel is quiet before its listener asks.
 QUIET_S = 0.75
@@ -213,7 +214,8 @@ async def test_what_is_kept_in_redis_ends_by_itself_and_has_one_hash_tag(redis_u
 
 @pytest.mark.asyncio
 @pytest.mark.real
-async def test_whoever_listens_on_a_quiet_channel_asks_whether_redis_is_there_and_goes_on(redis_url: str) -> None:
+async def test_whoever_listens_on_a_quiet_channel_asks_whether_redis_is_there_and_goes_on(own_redis: Service) -> None:
+    redis_url = await asyncio.to_thread(own_redis.start)
     channel = f"t{uuid.uuid4().hex[:10]}"
     async with connected(redis_url, channel) as connection:
         heard: list[bytes] = []
@@ -224,7 +226,10 @@ async def test_whoever_listens_on_a_quiet_channel_asks_whether_redis_is_there_an
                     heard.append(message)
 
         listening = asyncio.create_task(listen())
-        await asyncio.sleep(4 * QUIET_S)
+        end = time.monotonic() + 20
+        while b"cmd=ping" not in (await connection.run([("CLIENT", "LIST", "TYPE", "pubsub")]))[0]:
+            assert time.monotonic() < end, "it asks nothing"
+            await asyncio.sleep(0.05)
         assert not listening.done()
         end = time.monotonic() + 5
         while not heard and time.monotonic() < end:

@@ -139,17 +139,16 @@ async def halted(stage: Stage, sheet: Sheet) -> None:
             system.server.script(path, after(0.002, 404))
         await system.create(topic)
         await stage.worker(system)
-        await system.produce(topic, [b"{}"] * 6)
+        events = await system.produce(topic, [b"{}"] * 6)
         for path in paths:
-            await until(lambda path=path: len(system.server.ids(path)) >= 6, 120, "six events")  # type: ignore[misc]
+            await system.all_arrived(path, events)
         _came_back(sheet, system, paths)
 
 
 def _came_back(sheet: Sheet, system: System, paths: Sequence[str]) -> None:
     pauses, moments, again = [], [], []
     for path in paths:
-        requests = system.server.requests(path)
-        ids = list(dict.fromkeys(seen.webhook_id for seen in requests))
+        requests, ids = system.server.requests(path), system.server.ids(path)
         sixth = next(seen for seen in requests if seen.webhook_id == ids[5])
         pauses.append(sixth.at - max(seen.ended_at for seen in requests if seen.webhook_id in ids[:5]))
         moments.append(sixth.at)
