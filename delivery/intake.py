@@ -64,6 +64,8 @@ class Intake:
             on_ready=on_ready,
         )
         self._taking: set[asyncio.Task[None]] = set()
+        # The latest assignment whose queues are taken over.
+        self._followed = 0
         # Nothing is ours, and those that were are let go.
         self._empty = asyncio.Event()
         self._empty.set()
@@ -92,7 +94,7 @@ class Intake:
         await self._lose([t for p, t in self.tenures.items() if t.ready and p not in kept])
         if self._member.epoch != epoch:
             return
-        now = self._clock.monotonic()
+        now, gained = self._clock.monotonic(), []
         for partition in assigned:
             endpoint = self._queues.get(partition.topic)
             # A queue is its partition 0; one that has more is not subscribed.
@@ -100,10 +102,14 @@ class Intake:
                 continue
             tenure = self.tenures[partition] = Tenure(partition, endpoint)
             tenure.assigned_at = now
+            gained.append(tenure)
             self._empty.clear()
         if not self.tenures:
             self._empty.set()
-        waiting = [tenure for tenure in self.tenures.values() if not tenure.ready]
+        # Of the same assignment all others are being taken over already, and twice at once would be in its own way.
+        of_all = epoch != self._followed
+        self._followed = epoch
+        waiting = [tenure for tenure in self.tenures.values() if not tenure.ready] if of_all else gained
         if waiting:
             task = asyncio.create_task(self._takeover.run(waiting, epoch), name=f"take over, epoch {epoch}")
             self._taking.add(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -49,6 +50,17 @@ class QueueNotes(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _LookedUp:
+    """Of queues without a committed offset their notes and the edges of their logs, of some the text beside it."""
+
+    committed: Mapping[Partition, int | None]
+    noted: Mapping[Partition, Note]
+    oldest: Mapping[Partition, int]
+    newest: Mapping[Partition, int]
+    marks: Mapping[Partition, str]
+
+
 class Takeover:
     """Makes tenures ready. `on_ready` is told when a tenure's loop may start.
 
@@ -76,6 +88,7 @@ class Takeover:
         self._meter = meter
         self._on_ready = on_ready
         self._noting: set[asyncio.Task[None]] = set()
+        self._drawing = asyncio.Lock()
 
     async def run(self, tenures: Sequence[Tenure], epoch: int) -> None:
         """Take over all together, or, when that fails, one by one: one bad queue must not keep the others.
@@ -108,25 +121,22 @@ class Takeover:
 
         Each queue begins as soon as it can. Raises CommitRefused, Unreachable.
         """
-        committed = await self._member.committed([tenure.partition for tenure in tenures])
-        for tenure in tenures:
-            tenure.offset_lost = tenure.offset_lost and committed[tenure.partition] is None
-        starts = await self._starts([tenure for tenure in tenures if committed[tenure.partition] is None])
-        marks = await self._member.metadata([t.partition for t in tenures if not t.endpoint.idempotent])
+        kafka = await self._look_up(tenures)
         # What was asked for an assignment that is over says nothing about the one that is in force.
         if self._member.epoch != epoch:
             return
+        starts = {t.partition: start for t in tenures if (start := self._start(t, kafka)) is not None}
         for tenure in tenures:
-            tenure.mark = parse_mark(marks.get(tenure.partition, ""))
-        found = await self._draw([tenure for tenure in tenures if not tenure.offset_lost])
+            tenure.mark = parse_mark(kafka.marks.get(tenure.partition, ""))
+        found = await self._draw([tenure for tenure in tenures if tenure.partition in starts], epoch)
         began = self._clock.monotonic()
         waiting = [tenure for tenure in tenures if tenure.partition.topic in found]
         while waiting and self._member.epoch == epoch:
             late = self._clock.monotonic() - began >= FORMER_S
             able = [t for t in waiting if not t.lost and _may_begin(found[t.partition.topic], late)]
             for tenure in able:
-                offset = committed[tenure.partition]
-                self._open(tenure, found[tenure.partition.topic], offset, starts.get(tenure.partition, 0))
+                offset = kafka.committed[tenure.partition]
+                self._open(tenure, found[tenure.partition.topic], offset, starts[tenure.partition])
             if able:
                 await self._prove(able, epoch)
             waiting = [tenure for tenure in waiting if not tenure.ready and not tenure.lost]
@@ -138,26 +148,42 @@ class Takeover:
                 for tenure in waiting:
                     tenure.taken = found[tenure.partition.topic]
 
-    async def _starts(self, tenures: Sequence[Tenure]) -> dict[Partition, int]:
-        """Where queues without a committed offset begin: a new one at its oldest record. Raises Unreachable."""
-        if not tenures:
-            return {}
-        if not await self._notes.ready():
-            raise Unreachable("it is not known yet which queues are new")
-        partitions = [tenure.partition for tenure in tenures]
-        oldest, newest = await self._reader.oldest(partitions), await self._reader.newest(partitions)
-        starts = {}
-        for tenure in tenures:
-            first, end = oldest[tenure.partition], newest[tenure.partition]
-            noted = self._notes.queue(tenure.partition.topic)
-            # One that is empty and never had a record has nothing to be lost.
+    async def _look_up(self, tenures: Sequence[Tenure]) -> _LookedUp:
+        """What Kafka holds of the queues. Changes nothing, since it may come too late. Raises Unreachable."""
+        committed = await self._member.committed([tenure.partition for tenure in tenures])
+        noted: dict[Partition, Note] = {}
+        new = [partition for partition, offset in committed.items() if offset is None]
+        if new:
+            if not await self._notes.ready():
+                raise Unreachable("it is not known yet which queues are new")
+            noted = {partition: note for partition in new if (note := self._notes.queue(partition.topic)) is not None}
+            # Asked once more: a note follows a commit, so only one that was there before the question says that an
+            # offset was lost. Another owner's, or our own for an assignment before, may have come since the first.
+            committed |= await self._member.committed(noted)
+            new = [partition for partition in new if committed[partition] is None]
+        return _LookedUp(
+            committed=committed,
+            noted=noted,
+            oldest=await self._reader.oldest(new),
+            newest=await self._reader.newest(new),
+            marks=await self._member.metadata([t.partition for t in tenures if not t.endpoint.idempotent]),
+        )
+
+    def _start(self, tenure: Tenure, kafka: _LookedUp) -> int | None:
+        """Where the queue begins: a new one at its oldest record. None when it has lost its offset."""
+        partition = tenure.partition
+        start = kafka.committed[partition]
+        if start is None:
             answer = self._answer(tenure)
-            if noted is None or end == 0 or answer is not None:
-                tenure.offset_lost = False
-                starts[tenure.partition] = end if answer is ResumeFrom.LATEST else first
-            elif not tenure.offset_lost:
-                self._set_aside(tenure, first, end)
-        return starts
+            oldest, newest = kafka.oldest[partition], kafka.newest[partition]
+            # One that is empty and never had a record has nothing to be lost.
+            if partition in kafka.noted and newest != 0 and answer is None:
+                if not tenure.offset_lost:
+                    self._set_aside(tenure, oldest, newest)
+                return None
+            start = newest if answer is ResumeFrom.LATEST else oldest
+        tenure.offset_lost = False
+        return start
 
     def _answer(self, tenure: Tenure) -> ResumeFrom | None:
         noted = self._notes.queue(tenure.partition.topic)
@@ -176,21 +202,28 @@ class Takeover:
             end=end,
         )
 
-    async def _draw(self, tenures: Sequence[Tenure]) -> dict[str, TakenOver]:
-        """A token for each that has none: one that was drawn for the assignment before is still good."""
-        drawn = {t.partition.topic: t.token for t in tenures if t.token}
-        found = await self._ledger.look(drawn) if drawn else {}
-        new = [t.partition.topic for t in tenures if t.partition.topic not in found]
-        if new:
-            found |= await self._ledger.take_over(new)
-        for tenure in tenures:
-            tenure.taken = found[tenure.partition.topic]
-            tenure.token = tenure.taken.token
-        return found
+    async def _draw(self, tenures: Sequence[Tenure], epoch: int) -> dict[str, TakenOver]:
+        """A token for each that has none: one that was drawn for the assignment before is still good.
 
-    def _open(self, tenure: Tenure, taken: TakenOver, committed: int | None, oldest: int) -> None:
+        One draw at a time: of two for the same queue the later would meet a former owner that never lets go.
+        """
+        async with self._drawing:
+            if self._member.epoch != epoch:
+                return {}
+            tenures = [tenure for tenure in tenures if not tenure.lost]
+            drawn = {t.partition.topic: t.token for t in tenures if t.token}
+            found = await self._ledger.look(drawn) if drawn else {}
+            new = [t.partition.topic for t in tenures if t.partition.topic not in found]
+            if new:
+                found |= await self._ledger.take_over(new)
+            for tenure in tenures:
+                tenure.taken = found[tenure.partition.topic]
+                tenure.token = tenure.taken.token
+            return found
+
+    def _open(self, tenure: Tenure, taken: TakenOver, committed: int | None, start: int) -> None:
         """Begin to read. It changes nothing, and when the proof is there the loop finds its records."""
-        start, standing = oldest, taken.standing
+        standing = taken.standing
         if committed is not None:
             start = start_offset(committed, taken.settled_to, taken.committed_to)
             standing = inherited(standing, start=start, clean=taken.clean, settled_to=taken.settled_to)

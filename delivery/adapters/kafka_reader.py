@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -51,12 +53,28 @@ class KafkaReader:
         self._changed = False
         self._unreadable: set[Partition] = set()
         self._any = asyncio.Event()
+        # The topics whose edges are being looked up, and by how many.
+        self._asked: Counter[str] = Counter()
         self.bytes = 0
 
     async def start(self) -> None:
         """Connect."""
         self._consumer = self._connection.reader(self._partition_bytes)
+        self._keep_asked(self._consumer._client)
         await self._consumer.start()
+
+    def _keep_asked(self, client: Any) -> None:
+        """The client knows only the topics that it was told last, also from within `assign`.
+
+        A look-up that loses its topics to that finds them again one by one: ten seconds for a hundred queues.
+        """
+        set_topics = client.set_topics
+
+        def watched(topics: Collection[str]) -> Awaitable[Any]:
+            kept: Awaitable[Any] = set_topics({*topics, *self._asked})
+            return kept
+
+        client.set_topics = watched
 
     async def stop(self) -> None:
         """Disconnect."""
@@ -251,11 +269,15 @@ class KafkaReader:
         if not partitions:
             return {}
         look_up = self._consumer.end_offsets if newest else self._consumer.beginning_offsets
+        asked = Counter({partition.topic for partition in partitions})
+        self._asked += asked
         try:
             async with asyncio.timeout(OFFSETS_TIMEOUT_S):
                 # In one request: the client would ask for the topics one after the other, a thousand in a minute.
-                await self._consumer._client.set_topics({p.topic for p in (*self._boxes, *partitions)})
+                await self._consumer._client.set_topics({partition.topic for partition in self._boxes})
                 found = await look_up([TopicPartition(*p) for p in partitions])
         except (KafkaError, TimeoutError) as error:
             raise Unreachable(f"Kafka: {type(error).__name__}") from error
+        finally:
+            self._asked -= asked
         return {Partition(p.topic, p.partition): int(offset) for p, offset in found.items()}

@@ -87,14 +87,21 @@ class Bed:
 
     async def topic(self, name: str = "queue", **configs: str) -> Partition:
         """Create a topic of one partition and wait until it is listed."""
-        full = f"{self.prefix}.{name}"
-        await self.topics.create([TopicWanted(name=full, replication_factor=1, configs=configs)])
+        [made] = await self._topics_named(f"{self.prefix}.{name}", **configs)
+        return made
+
+    async def several(self, count: int) -> list[Partition]:
+        """Create so many topics of one partition."""
+        return await self._topics_named(*(f"{self.prefix}.{number}" for number in range(count)))
+
+    async def _topics_named(self, *names: str, **configs: str) -> list[Partition]:
+        await self.topics.create([TopicWanted(name=name, replication_factor=1, configs=configs) for name in names])
 
         async def listed() -> bool:
-            return bool(await self.topics.existing([full]))
+            return len(await self.topics.existing(names)) == len(names)
 
-        await until(listed, "the topic")
-        return Partition(full, 0)
+        await until(listed, "the topics")
+        return [Partition(name, 0) for name in names]
 
     async def produce(self, partition: Partition, *values: bytes, headers: Headers = ()) -> None:
         """Write records, each acknowledged."""

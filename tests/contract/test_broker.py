@@ -169,6 +169,18 @@ async def test_an_abort_frees_readers_of_what_a_dead_lane_left_open_and_fences_o
 
 
 @pytest.mark.asyncio
+async def test_edges_of_many_queues_are_found_beside_other_look_ups_and_an_opening(bed: Bed) -> None:
+    queues = await bed.several(250)
+    reader = await bed.reader()
+    starts = (0, 120, 248)
+    asked = asyncio.gather(*(reader.oldest(queues[start:]) for start in starts))
+    await asyncio.sleep(0)
+    reader.open(queues[0], 0)
+    # Topic by topic it would take more than the ten seconds that a look-up may take.
+    assert await asked == [dict.fromkeys(queues[start:], 0) for start in starts]
+
+
+@pytest.mark.asyncio
 async def test_a_reader_takes_up_where_it_is_told(bed: Bed) -> None:
     queue = await bed.topic("queue")
     await bed.produce(queue, *(b"%d" % number for number in range(10)))

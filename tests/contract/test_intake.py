@@ -21,7 +21,7 @@ from delivery.policy.standing import FRESH, Fate, Progress, Standing
 from delivery.ports import NOTHING, CommitRefused, InHand, Ledger, LedgerAway, TakenOver
 from delivery.recording import Recording
 from delivery.settle import Settle
-from delivery.take_over import FORMER_S, RETRY_S
+from delivery.take_over import FORMER_S, RETRY_ALONE_S, RETRY_S
 from delivery.tenure import Tenure
 from tests.fakes import FakeDeadLetters, FakeMember, FakeOrders, FakeReader, RecordingMeter, endpoint, queued
 from tests.virtual_time import VirtualClock, in_virtual_time, time_passes
@@ -37,6 +37,7 @@ class Choosy(FakeMember):
         super().__init__()
         self.refused: set[Partition] = set()
         self.look_up_s = 0.0
+        self.looked_up: list[Partition] = []
 
     async def commit(
         self, offsets: Mapping[Partition, int], timeout_s: float, metadata: Mapping[Partition, str] = NOTHING
@@ -46,6 +47,7 @@ class Choosy(FakeMember):
         await super().commit(offsets, timeout_s, metadata)
 
     async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int | None]:
+        self.looked_up.extend(partitions)
         found = await super().committed(partitions)
         await time_passes(self.look_up_s)
         return found
@@ -184,6 +186,45 @@ async def test_a_take_over_of_an_assignment_that_is_over_commits_and_changes_not
         assert kit.member.commits == [{A: 3}]
         assert kit.member.offsets == {A: 9, B: 3}
         assert (tenure.token, tenure.standing) == (1, Standing(streak=2))
+
+
+class SlowToDraw(MemoryLedger):
+    """Draws at once, and says so after a second."""
+
+    async def take_over(self, queues: Collection[str]) -> dict[str, TakenOver]:
+        """A second later."""
+        taken = await super().take_over(queues)
+        await time_passes(1.0)
+        return taken
+
+
+@in_virtual_time
+async def test_a_token_that_is_being_drawn_is_good_for_the_next_assignment_too() -> None:
+    async with running(SlowToDraw(VirtualClock().monotonic)) as kit:
+        kit.member.assign(A)
+        await time_passes(0.5)
+        kit.member.assign(A)
+        await time_passes(0.6)
+        assert kit.owned() == {A: 0}, "it did not meet itself as a former owner, who is waited for"
+        assert kit.ready[0].token == 1
+
+
+@in_virtual_time
+async def test_a_queue_that_is_being_taken_over_is_not_taken_over_twice_when_another_comes_back() -> None:
+    async with running() as kit:
+        kit.member.refused = {B}
+        kit.member.assign(A, B)
+        await time_passes(5.0)
+        kit.ready[0].lose()
+        await time_passes(2.0)
+        assert kit.owned().keys() == {A}
+        assert len(kit.ready) == 2
+        kit.member.looked_up.clear()
+        await time_passes(10.0)
+        assert len(kit.member.looked_up) == 10 / RETRY_ALONE_S  # of B alone
+        kit.member.refused = set()
+        await time_passes(RETRY_ALONE_S)
+        assert kit.owned().keys() == {A, B}
 
 
 @in_virtual_time
@@ -397,6 +438,19 @@ async def test_a_request_in_hand_is_waited_for_until_its_outcome_is_there() -> N
 
 
 @in_virtual_time
+async def test_a_queue_whose_former_request_ends_while_another_comes_back_gets_one_loop() -> None:
+    ledger = Elsewhere()
+    former = (await ledger.take_over([B.topic]))[B.topic]
+    await ledger.release(B.topic, former.token, 0, 0, InHand(offset=0, ends_in_s=12.0))
+    async with running(ledger) as kit:
+        kit.member.assign(A, B)
+        await time_passes(1.0)
+        kit.ready[0].lose()
+        await time_passes(20.0)
+        assert [tenure.partition for tenure in kit.ready] == [A, A, B]
+
+
+@in_virtual_time
 async def test_a_request_in_hand_without_an_outcome_is_waited_for_until_its_time_is_over() -> None:
     ledger = Elsewhere()
     former = (await ledger.take_over([A.topic]))[A.topic]
@@ -530,6 +584,36 @@ async def test_ko_06_a_queue_that_has_lost_its_offset_stands_still_until_it_is_s
         kit.notes.give("acme/a", resume=RESUME)
         await time_passes(10)
         assert kit.owned() == {B: 0}, "a resume that does not say where"
+
+
+@in_virtual_time
+async def test_a_look_up_for_an_assignment_that_is_over_takes_no_offset_for_lost() -> None:
+    async with running() as kit:
+        kit.member.look_up_s = 5.0
+        kit.member.assign(A)
+        await time_passes(1.0)
+        kit.member.look_up_s = 0.0
+        kit.member.assign(A)
+        await time_passes(0.01)
+        assert kit.owned() == {A: 0}
+        kit.reader.add(queued(0, queue=A.topic))
+        await time_passes(10)
+        assert not kit.intake.tenures[A].offset_lost
+        assert kit.meter.counted("halt") == []
+
+
+@in_virtual_time
+async def test_a_queue_that_another_has_noted_while_its_offset_was_looked_up_has_not_lost_it() -> None:
+    async with running() as kit:
+        kit.member.look_up_s = 1.0
+        kit.member.assign(A)
+        await time_passes(0.5)
+        kit.member.offsets = {A: 2}
+        await kit.notes.note_queues({A.topic: 0})
+        kit.reader.add(*(queued(offset, queue=A.topic) for offset in range(3)))
+        await time_passes(2.0)
+        assert kit.owned() == {A: 2}
+        assert kit.meter.counted("halt") == []
 
 
 @in_virtual_time
