@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import OffsetOutOfRangeError
 
-from delivery.adapters.kafka_connection import KafkaConnection
+from delivery.adapters.kafka_connection import FETCH_WAIT_S, KafkaConnection
+from delivery.adapters.kafka_edges import KafkaEdges
 from delivery.mailbox import Mailbox
 from delivery.model import Partition, Record
 from delivery.ports import Unreachable
@@ -19,7 +18,6 @@ from delivery.ports import Unreachable
 log = structlog.get_logger(__name__)
 
 POLL_S = 0.2
-OFFSETS_TIMEOUT_S = 10.0
 # A closed partition is only paused until the next assignment, which comes after this time if not before.
 FORGET_S = 1.0
 # A batch that cannot be read is there again at every fetch.
@@ -49,36 +47,26 @@ class KafkaReader:
         self._on_gap = on_gap
         self._partition_bytes = partition_bytes
         self._consumer: AIOKafkaConsumer | None = None
+        self._edges: KafkaEdges | None = None
         self._boxes: dict[Partition, Mailbox] = {}
-        self._changed = False
+        # What the client was told to read last, when, and that it will be told anew.
+        self._assigned: dict[Partition, Mailbox] = {}
+        self._assigned_at = float("-inf")
+        self._assigning: asyncio.TimerHandle | None = None
         self._unreadable: set[Partition] = set()
         self._any = asyncio.Event()
-        # The topics whose edges are being looked up, and by how many.
-        self._asked: Counter[str] = Counter()
         self.bytes = 0
 
     async def start(self) -> None:
         """Connect."""
         self._consumer = self._connection.reader(self._partition_bytes)
-        self._keep_asked(self._consumer._client)
+        self._edges = KafkaEdges(self._consumer)
         await self._consumer.start()
-
-    def _keep_asked(self, client: Any) -> None:
-        """The client knows only the topics that it was told last, also from within `assign`.
-
-        A look-up that loses its topics to that finds them again one by one: ten seconds for a hundred queues.
-        """
-        set_topics = client.set_topics
-
-        def watched(topics: Collection[str]) -> Awaitable[Any]:
-            kept: Awaitable[Any] = set_topics({*topics, *self._asked})
-            return kept
-
-        client.set_topics = watched
 
     async def stop(self) -> None:
         """Disconnect."""
-        consumer, self._consumer = self._consumer, None
+        consumer, self._consumer, self._edges = self._consumer, None, None
+        self._assigned = {}
         if consumer is not None:
             await consumer.stop()
 
@@ -109,12 +97,14 @@ class KafkaReader:
         The client throws away what it had taken from other partitions when one batch cannot be read (a codec that is
         missing, a wrong checksum): everything is read again from where its mailbox ends.
         """
-        self._change()
+        self._assign()
         await asyncio.sleep(POLL_S)
-        for partition in list(self._boxes):
+        for partition, mailbox in list(self._boxes.items()):
             consumer = self._consumer
-            if consumer is None or self._changed:
+            if consumer is None:
                 return
+            if not self._reads(mailbox):
+                continue
             topic_partition = TopicPartition(*partition)
             try:
                 found = await consumer.getmany(topic_partition, timeout_ms=0)
@@ -124,6 +114,7 @@ class KafkaReader:
                 await self._reposition(partition, error.args[0][topic_partition])
             except Exception as error:
                 self._put_aside(partition, error)
+                return
 
     def _put_aside(self, partition: Partition, error: Exception) -> None:
         log.error(
@@ -135,7 +126,7 @@ class KafkaReader:
         )
         self._unreadable.add(partition)
         asyncio.get_running_loop().call_later(UNREADABLE_S, self._try_again, partition)
-        self._change()
+        self._assign()
 
     def _try_again(self, partition: Partition) -> None:
         self._unreadable.discard(partition)
@@ -143,11 +134,16 @@ class KafkaReader:
 
     async def oldest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The logs' first offsets. Raises Unreachable."""
-        return await self._edges(partitions, newest=False)
+        return await self._edge(partitions, newest=False)
 
     async def newest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The logs' end offsets. Raises Unreachable."""
-        return await self._edges(partitions, newest=True)
+        return await self._edge(partitions, newest=True)
+
+    async def _edge(self, partitions: Collection[Partition], *, newest: bool) -> dict[Partition, int]:
+        if self._edges is None:
+            raise Unreachable("not connected to Kafka")
+        return await self._edges.of(partitions, newest=newest)
 
     def open(self, partition: Partition, offset: int) -> Mailbox:
         """Read from `offset` on."""
@@ -168,29 +164,40 @@ class KafkaReader:
 
         That would start a new long poll, and what is opened a moment later, as in a rebalance, would wait behind it.
         """
-        if self._consumer is None or self._changed:
+        if self._consumer is None or self._assigned.pop(partition, None) is None:
             return
-        if TopicPartition(*partition) in self._consumer.assignment():
-            self._consumer.pause(TopicPartition(*partition))
+        self._consumer.pause(TopicPartition(*partition))
         asyncio.get_running_loop().call_later(FORGET_S, self._tidy, partition)
 
     def _tidy(self, partition: Partition) -> None:
-        if self._consumer is None or partition in self._boxes or self._changed:
+        if self._consumer is None or partition in self._boxes:
             return
         if TopicPartition(*partition) in self._consumer.assignment():
             self._change()
 
+    def _reads(self, mailbox: Mailbox) -> bool:
+        """The client reads for this mailbox, and not for one that was open before it."""
+        return self._assigned.get(mailbox.partition) is mailbox
+
     def _change(self) -> None:
-        # Many partitions come and go together; one assignment serves them all.
-        if not self._changed:
-            self._changed = True
-            asyncio.get_running_loop().call_soon(self._assign)
+        """Many partitions come and go together; one assignment serves them all.
+
+        Each begins a long poll without ending the one before, and the broker answers a connection's requests one after
+        the other: a hundred of them within a second would have the last queue wait for ten. Sooner than the poll
+        before it is over nothing could be read anyway.
+        """
+        if self._assigning is None:
+            loop = asyncio.get_running_loop()
+            self._assigning = loop.call_at(max(loop.time(), self._assigned_at + FETCH_WAIT_S), self._assign)
 
     def _assign(self) -> None:
-        self._changed = False
+        if self._assigning is not None:
+            self._assigning.cancel()
+            self._assigning = None
         consumer = self._consumer
         if consumer is None:
             return
+        self._assigned, self._assigned_at = dict(self._boxes), asyncio.get_running_loop().time()
         consumer.assign([TopicPartition(*p) for p in self._boxes])
         for partition, mailbox in self._boxes.items():
             # assign() forgets positions and pauses.
@@ -220,12 +227,12 @@ class KafkaReader:
         mailbox.paused = False
         if mailbox.partition in self._unreadable:
             return
-        if self._consumer is not None and not self._changed and self._boxes.get(mailbox.partition) is mailbox:
+        if self._consumer is not None and self._reads(mailbox):
             self._consumer.resume(TopicPartition(*mailbox.partition))
 
     def behind(self, mailbox: Mailbox) -> int:
         """Records that the partition has beyond what the owner is done with, as far as the last fetch told."""
-        if self._consumer is None or self._changed or self._boxes.get(mailbox.partition) is not mailbox:
+        if self._consumer is None or not self._reads(mailbox):
             return len(mailbox)
         end = self._consumer.highwater(TopicPartition(*mailbox.partition)) or 0
         return len(mailbox) + max(0, end - mailbox.next_offset)
@@ -234,7 +241,7 @@ class KafkaReader:
         self, consumer: AIOKafkaConsumer, topic_partition: TopicPartition, records: Sequence[Record]
     ) -> None:
         mailbox = self._boxes.get(Partition(*topic_partition))
-        if mailbox is None or self._changed:
+        if mailbox is None or not self._reads(mailbox):
             # Its position is another one after the next assignment; what was fetched before is read again.
             return
         self.bytes += mailbox.put(records)
@@ -260,24 +267,5 @@ class KafkaReader:
         if found != wanted:
             self._on_gap(partition, wanted, found)
             mailbox.next_offset = found
-        if not self._changed:
+        if self._reads(mailbox):
             self._consumer.seek(TopicPartition(*partition), mailbox.next_offset)
-
-    async def _edges(self, partitions: Collection[Partition], *, newest: bool) -> dict[Partition, int]:
-        if self._consumer is None:
-            raise Unreachable("not connected to Kafka")
-        if not partitions:
-            return {}
-        look_up = self._consumer.end_offsets if newest else self._consumer.beginning_offsets
-        asked = Counter({partition.topic for partition in partitions})
-        self._asked += asked
-        try:
-            async with asyncio.timeout(OFFSETS_TIMEOUT_S):
-                # In one request: the client would ask for the topics one after the other, a thousand in a minute.
-                await self._consumer._client.set_topics({partition.topic for partition in self._boxes})
-                found = await look_up([TopicPartition(*p) for p in partitions])
-        except (KafkaError, TimeoutError) as error:
-            raise Unreachable(f"Kafka: {type(error).__name__}") from error
-        finally:
-            self._asked -= asked
-        return {Partition(p.topic, p.partition): int(offset) for p, offset in found.items()}

@@ -195,6 +195,23 @@ async def test_a_reader_takes_up_where_it_is_told(bed: Bed) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_last_of_many_queues_that_are_opened_one_after_the_other_is_read_as_soon_as_the_first(
+    bed: Bed,
+) -> None:
+    first, *others = await bed.several(200)
+    reader = await bed.reader()
+    await bed.produce(first, b"1")
+    mailbox = reader.open(first, 0)
+    assert values(await take(mailbox, 1)) == [b"1"]
+    for queue in others:
+        mailbox = reader.open(queue, 0)
+        await asyncio.sleep(0.01)
+    await bed.produce(others[-1], b"2")
+    # Behind a long poll for each of the others it would take twenty seconds.
+    assert values(await take(mailbox, 1)) == [b"2"]
+
+
+@pytest.mark.asyncio
 async def test_a_small_mailbox_is_paused_and_resumed_and_loses_nothing(bed: Bed) -> None:
     queue = await bed.topic("queue")
     await bed.produce(queue, *(b"%d" % number for number in range(300)))
