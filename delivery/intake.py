@@ -13,7 +13,8 @@ from delivery.commit_pump import CommitPump
 from delivery.model import Endpoint, Partition
 from delivery.policy.standing import Standing
 from delivery.ports import Clock, InHand, Ledger, Member, Meter, Reader
-from delivery.take_over import QueueNotes, Takeover
+from delivery.queue_starts import QueueNotes, QueueStarts
+from delivery.take_over import Takeover
 from delivery.tenure import Tenure
 
 log = structlog.get_logger(__name__)
@@ -59,8 +60,7 @@ class Intake:
             pump=pump,
             ledger=ledger,
             clock=clock,
-            notes=notes,
-            meter=meter,
+            starts=QueueStarts(member=member, reader=reader, clock=clock, notes=notes, meter=meter),
             on_ready=on_ready,
         )
         self._taking: set[asyncio.Task[None]] = set()
@@ -90,8 +90,7 @@ class Intake:
         assigned = self._member.assigned
         # At once, before anything is asked: the next owners begin now.
         await self._lose([t for p, t in self.tenures.items() if lapsed or p not in assigned or t.lost])
-        kept = await self._kept()
-        await self._lose([t for p, t in self.tenures.items() if t.ready and p not in kept])
+        await self._lose(await self._displaced())
         if self._member.epoch != epoch:
             return
         now, gained = self._clock.monotonic(), []
@@ -115,11 +114,11 @@ class Intake:
             self._taking.add(task)
             task.add_done_callback(self._taking.discard)
 
-    async def _kept(self) -> frozenset[Partition]:
-        """What was ours all the time, as far as anybody knows."""
-        ready = {p.topic: t.token for p, t in self.tenures.items() if t.ready}
-        held = await self._ledger.still_held(ready)
-        return frozenset(p for p in self.tenures if p.topic in held)
+    async def _displaced(self) -> list[Tenure]:
+        """What others have taken over meanwhile."""
+        ready = [tenure for tenure in self.tenures.values() if tenure.ready]
+        held = await self._ledger.still_held({tenure.partition.topic: tenure.token for tenure in ready})
+        return [t for t in ready if t.partition.topic not in held and self.tenures.get(t.partition) is t]
 
     async def _lose(self, tenures: Collection[Tenure]) -> None:
         """End the tenures now, and tell the next owners where we stand."""

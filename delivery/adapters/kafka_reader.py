@@ -183,8 +183,8 @@ class KafkaReader:
         """Many partitions come and go together; one assignment serves them all.
 
         Each begins a long poll without ending the one before, and the broker answers a connection's requests one after
-        the other: a hundred of them within a second would have the last queue wait for ten. Sooner than the poll
-        before it is over nothing could be read anyway.
+        the other: a hundred of them within a second would have the last queue wait for ten. Until the poll
+        before it is over it could not begin anyway.
         """
         if self._assigning is None:
             loop = asyncio.get_running_loop()

@@ -205,8 +205,8 @@ async def test_a_token_that_is_being_drawn_is_good_for_the_next_assignment_too()
         await time_passes(0.5)
         kit.member.assign(A)
         await time_passes(0.6)
-        assert kit.owned() == {A: 0}, "it did not meet itself as a former owner, who is waited for"
-        assert kit.ready[0].token == 1
+        assert kit.owned() == {A: 0}
+        assert (kit.ready[0].token, kit.ready[0].careful_to) == (1, -1), "it met itself as an owner that did not let go"
 
 
 @in_virtual_time
@@ -435,6 +435,74 @@ async def test_a_request_in_hand_is_waited_for_until_its_outcome_is_there() -> N
         await time_passes(0.1)
         assert kit.owned() == {A: 3}
         assert kit.ready[0].standing == outcome
+
+
+@in_virtual_time
+async def test_a_queue_whose_former_request_goes_on_for_long_keeps_no_other_from_being_tried_again() -> None:
+    ledger = Elsewhere()
+    former = (await ledger.take_over([B.topic]))[B.topic]
+    await ledger.release(B.topic, former.token, 0, 0, InHand(offset=0, ends_in_s=1800.0))
+    async with running(ledger) as kit:
+        await kit.notes.note_queues({A.topic: 0})
+        kit.reader.add(queued(3, queue=A.topic))
+        kit.member.refused = {C}
+        kit.member.assign(A, B, C)
+        await time_passes(60.0)
+        assert kit.owned() == {}
+        kit.member.refused = set()
+        kit.notes.give("acme/a", resume=dataclasses.replace(RESUME, resume_from=ResumeFrom.OLDEST))
+        await time_passes(RETRY_ALONE_S + 0.1)
+        assert kit.owned() == {A: 3, C: 0}
+
+
+@in_virtual_time
+async def test_a_member_that_kafka_has_not_heard_of_for_long_draws_no_token() -> None:
+    ledger = Elsewhere()
+    async with running(ledger) as kit:
+        kit.member.is_proven = False
+        kit.member.assign(A)
+        await time_passes(10.0)
+        others = (await ledger.take_over([A.topic]))[A.topic]
+        assert others.token == 1
+        await ledger.release(A.topic, others.token, 0, 0, None)
+        kit.member.is_proven = True
+        await time_passes(0.1)
+        assert kit.owned() == {A: 0}
+
+
+class SlowToSay(MemoryLedger):
+    """Says whether C is still held when it is told to, as it was when it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(VirtualClock().monotonic)
+        self.asked, self.told = asyncio.Event(), asyncio.Event()
+
+    async def still_held(self, tokens: Mapping[str, int]) -> frozenset[str]:
+        """Later."""
+        held = await super().still_held(tokens)
+        if C.topic in tokens:
+            self.asked.set()
+            await self.told.wait()
+        return held
+
+
+@in_virtual_time
+async def test_what_becomes_ready_while_the_ledger_says_what_is_held_is_kept() -> None:
+    ledger = SlowToSay()
+    former = (await ledger.take_over([B.topic]))[B.topic]
+    await ledger.release(B.topic, former.token, 0, 0, InHand(offset=0, ends_in_s=30.0))
+    async with running(ledger) as kit:
+        kit.member.assign(A, B, C)
+        await time_passes(1.0)
+        kit.intake.tenures[A].lose()
+        await ledger.asked.wait()
+        await ledger.record(B.topic, former.token, Standing(streak=1))
+        await time_passes(1.0)
+        assert kit.owned().keys() == {B, C}
+        ledger.told.set()
+        await time_passes(1.0)
+        assert kit.owned().keys() == {A, B, C}
+        assert [tenure.partition for tenure in kit.lost] == [A]
 
 
 @in_virtual_time
