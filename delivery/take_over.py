@@ -68,7 +68,8 @@ class Takeover:
         All together, and what is left over each by itself: neither a bad queue nor one whose former request is still
         under way may keep the others.
         """
-        drawn = await self._try(tenures, self._draw_all(tenures, epoch)) or {}
+        able = [tenure for tenure in tenures if self._has_start(tenure)]
+        drawn = await self._try(able, self._draw_all(able, epoch)) or {}
         rest = [tenure for tenure in tenures if tenure not in drawn]
         await asyncio.gather(self._together(drawn, epoch), *(self._alone(tenure, epoch) for tenure in rest))
 
@@ -82,9 +83,13 @@ class Takeover:
         while not (tenure.ready or tenure.lost) and self._member.epoch == epoch:
             await asyncio.sleep(pause_s)
             pause_s = RETRY_ALONE_S
-            if not tenure.offset_lost or self._starts.answer(tenure) is not None:
+            if self._has_start(tenure):
                 drawn = await self._try([tenure], self._draw_all([tenure], epoch))
                 await self._try([tenure], self._begin(drawn or {}, epoch))
+
+    def _has_start(self, tenure: Tenure) -> bool:
+        """False for one that is known to have lost its offset and of which nothing was said since."""
+        return not tenure.offset_lost or self._starts.answer(tenure) is not None
 
     async def _try(self, some: Collection[Tenure], doing: Awaitable[Result]) -> Result | None:
         try:
@@ -130,8 +135,9 @@ class Takeover:
             if waiting:
                 await asyncio.sleep(LOOK_S)
                 found = await self._ledger.look({t.partition.topic: t.token for t in waiting})
-                # For the others somebody has drawn since.
-                waiting = [tenure for tenure in waiting if tenure.partition.topic in found and not tenure.lost]
+                if len(found) < len(waiting):
+                    # Somebody has drawn for one of them since: it needs a new token, whatever the others wait for.
+                    return
                 for tenure in waiting:
                     tenure.taken = found[tenure.partition.topic]
 
@@ -145,7 +151,7 @@ class Takeover:
             others = [drawing for drawing, of in self._draws.items() if of != epoch]
             if others:
                 await asyncio.wait(others)
-            elif self._member.settled_in and self._member.proven():
+            elif self._heard():
                 drawing = asyncio.create_task(self._draw_now([t for t in tenures if not t.lost]), name="draw tokens")
                 self._draws[drawing] = epoch
                 drawing.add_done_callback(self._draws.pop)
@@ -158,12 +164,16 @@ class Takeover:
         drawn = {t.partition.topic: t.token for t in tenures if t.token}
         found = await self._ledger.look(drawn) if drawn else {}
         new = [t.partition.topic for t in tenures if t.partition.topic not in found]
-        if new:
+        if new and self._heard():
             found |= await self._ledger.take_over(new)
         for tenure in tenures:
-            tenure.taken = found[tenure.partition.topic]
-            tenure.token = tenure.taken.token
+            if tenure.partition.topic in found:
+                tenure.taken = found[tenure.partition.topic]
+                tenure.token = tenure.taken.token
         return found
+
+    def _heard(self) -> bool:
+        return self._member.settled_in and self._member.proven()
 
     def _open(self, tenure: Tenure, taken: TakenOver, place: _Place) -> None:
         """Begin to read. It changes nothing, and when the proof is there the loop finds its records."""

@@ -83,9 +83,11 @@ class RedisLedger:
                 for queue, age_s in ages_s.items()
             ]
         )
+        taken = await self._taken(ages_s, replies)
+        # Only now: a token that the caller is not told of would be a former owner of ours that never lets go.
         for queue in ages_s:
             self._unanswered.pop(queue, None)
-        return await self._taken(ages_s, replies)
+        return taken
 
     async def look(self, tokens: Mapping[str, int]) -> dict[str, TakenOver]:
         """What the owners of these tokens would find now."""

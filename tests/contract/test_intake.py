@@ -470,6 +470,36 @@ async def test_a_member_that_kafka_has_not_heard_of_for_long_draws_no_token() ->
         assert kit.owned() == {A: 0}
 
 
+@in_virtual_time
+async def test_a_queue_that_somebody_drew_for_is_taken_over_again_whatever_the_others_wait_for() -> None:
+    ledger = Elsewhere()
+    ledger.lives = True
+    former = (await ledger.take_over([B.topic]))[B.topic]
+    await ledger.release(B.topic, former.token, 0, 0, InHand(offset=0, ends_in_s=1800.0))
+    await ledger.take_over([C.topic])
+    async with running(ledger) as kit:
+        kit.member.assign(B, C)
+        await time_passes(1.0)
+        await ledger.take_over([C.topic])
+        await time_passes(RETRY_S + FORMER_S + 0.1)
+        assert kit.owned() == {C: 0}
+
+
+@in_virtual_time
+async def test_a_queue_that_has_lost_its_offset_is_not_looked_up_with_those_that_come_later() -> None:
+    async with running() as kit:
+        await kit.notes.note_queues({A.topic: 0})
+        kit.reader.add(queued(3, queue=A.topic))
+        kit.member.assign(A)
+        await time_passes(1.0)
+        kit.member.looked_up.clear()
+        kit.member.assign(A, B)
+        await time_passes(60.0)
+        assert kit.owned() == {B: 0}
+        assert kit.intake.tenures[A].offset_lost
+        assert kit.member.looked_up == [B]
+
+
 class SlowToSay(MemoryLedger):
     """Says whether C is still held when it is told to, as it was when it was asked."""
 

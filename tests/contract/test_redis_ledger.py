@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from delivery.adapters.redis_connection import Call, RedisConnection
+from delivery.adapters.redis_connection import Call, Command, RedisConnection
 from delivery.adapters.redis_ledger import KEPT_S, RedisLedger
 from delivery.model import HaltReason
 from delivery.policy.standing import FRESH, Progress, Standing
@@ -25,14 +25,22 @@ PREFIX = f"t{uuid.uuid4().hex[:10]}"
 
 
 class LosesAnswers(RedisConnection):
-    """Redis gets what is asked; its answer does not come back, as often as `lost` says."""
+    """Redis gets what is asked; its answer does not come back, as often as `lost`, or `lost_plain`, says."""
 
     lost = 0
+    lost_plain = 0
 
     async def call(self, calls: Sequence[Call]) -> list[Any]:
         replies = await super().call(calls)
         if self.lost:
             self.lost -= 1
+            raise LedgerAway("the answer was lost")
+        return replies
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        replies = await super().run(commands)
+        if self.lost_plain:
+            self.lost_plain -= 1
             raise LedgerAway("the answer was lost")
         return replies
 
@@ -67,6 +75,20 @@ def queue() -> str:
 
 async def take(ledger: RedisLedger, queue: str) -> TakenOver:
     return (await ledger.take_over([queue]))[queue]
+
+
+@pytest.mark.asyncio
+async def test_a_draw_is_given_again_when_it_could_not_be_said_who_lives(
+    redis_url: str, queue: str, other: RedisLedger
+) -> None:
+    connection = LosesAnswers(redis_url, f"{PREFIX}:probe", limit_s=PATIENT_S)
+    ledger = RedisLedger(connection, PREFIX, "one", SystemClock())
+    former = await take(other, queue)
+    connection.lost_plain = 1
+    with pytest.raises(LedgerAway):
+        await take(ledger, queue)
+    assert (await take(ledger, queue)).token == former.token + 1
+    await connection.stop()
 
 
 @pytest.mark.asyncio
