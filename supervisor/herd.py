@@ -32,6 +32,16 @@ class Herd:
         self._fell.add(queue)
         self._more = self._more or now < self._until
 
+    def gain(self, queue: str, standing: Standing, now: float) -> bool:
+        """This one was taken over. True when it belongs to those that are looked at together.
+
+        Its former owner ended before it could put it apart, or it fell due while it had no owner, as others did.
+        """
+        if standing.due_at is None or (standing.apart and standing.due_at > now):
+            return False
+        self.add(queue, now)
+        return True
+
     def leave(self, queue: str) -> None:
         """It is another's now."""
         self._fell.discard(queue)

@@ -74,11 +74,10 @@ class Sweep:
         """A queue is ours: its loop starts now, or at the due time that is still in force, or when it is resumed."""
         tenure.obey(self._orders.of(tenure.endpoint))
         self._owned[tenure.partition.topic] = Owned(tenure=tenure)
-        if tenure.standing.due_at is not None and not tenure.standing.apart:
-            # Their former owner ended before it could put them apart.
-            self._herd.add(tenure.partition.topic, self._clock.monotonic())
+        together = self._herd.gain(tenure.partition.topic, tenure.standing, self._clock.monotonic())
+        if together:
             self._look_soon()
-        if tenure.standing.due_at is None or tenure.standing.apart or self._unfinished(tenure):
+        if not together or self._unfinished(tenure):
             self._carry_out(tenure.partition.topic)
 
     def _look_soon(self) -> None:

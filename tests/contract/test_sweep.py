@@ -297,6 +297,29 @@ async def test_a_herd_that_was_put_apart_stays_as_it_is() -> None:
 
 
 @in_virtual_time
+async def test_hl_11_those_that_fell_due_while_nobody_owned_them_are_put_apart_anew() -> None:
+    numbers = iter(range(1_000))
+    kit = SweepKit(NOT_FOUND, chance=lambda: next(numbers) % 40 / 40)
+    for number in range(50):
+        due_at = 990.0 + number / 5 if number < 40 else 1004.0
+        await kit.own(f"e{number}", standing=Standing(halt=HaltReason.REJECTIONS, due_at=due_at, apart=True))
+    await time_passes(20.0)
+    late = sorted(kit.times(f"e{number}")[0] for number in range(40))
+    assert late[0] >= 1000.0
+    assert max(sum(at <= other < at + 1.0 for other in late) for at in late) <= 40 / SPREAD_S + 1
+    assert {kit.times(f"e{number}")[0] for number in range(40, 50)} == {1004.0}
+
+
+@in_virtual_time
+async def test_a_few_that_fell_due_while_nobody_owned_them_start_half_a_second_after_they_have_an_owner() -> None:
+    kit = SweepKit(NOT_FOUND, chance=lambda: 0.5)
+    for number in range(HERD):
+        await kit.own(f"e{number}", standing=Standing(halt=HaltReason.REJECTIONS, due_at=990.0, apart=True))
+    await time_passes(5.0)
+    assert {kit.times(f"e{number}")[0] for number in range(HERD)} == {1000.0 + TOGETHER_S}
+
+
+@in_virtual_time
 async def test_a_few_that_halt_together_are_not_spread() -> None:
     kit = SweepKit(NOT_FOUND, chance=lambda: 0.5)
     for number in range(HERD):
